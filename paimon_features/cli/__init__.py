@@ -150,7 +150,7 @@ def load_command(name: str) -> click.Command:
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> ImportError:
-    """The error with the extra to install for a command, or the error itself."""
+    """Return the error with the extra to install for a command, or the error itself."""
     shared = "serve" if command in ONLINE else "lake"
     return missing_extra(error, f"'paimon-features {command}'", shared) or error
 
@@ -172,7 +172,8 @@ class SuggestingGroup(click.Group):
 
 
 def suggest_choice(error: click.BadParameter) -> click.BadParameter:
-    """The error with the most similar choice, if the value is none of an option's choices."""
+    """Return the error with the most similar choice, if the value is none of an option's
+    choices."""
     kind = None if error.param is None else error.param.type
     wrong = re.match("'(.*?)' is not one of ", error.message)
     if isinstance(kind, click.Choice) and wrong:

@@ -22,7 +22,7 @@ def print_changes(project: Project, changes: ProjectPlan, as_json: bool) -> None
 
 
 def document_text(project: Project, changes: ProjectPlan) -> str:
-    """A plan as JSON, for programs and for ``apply --plan``."""
+    """Return a plan as JSON, for programs and for ``apply --plan``."""
     from paimon_features.project.planning.reviewed import plan_document
 
     return json.dumps(plan_document(changes, project.name, project.config.database), indent=2)

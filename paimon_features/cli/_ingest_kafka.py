@@ -41,7 +41,7 @@ class TopicOptions:
 
 
 def brokers_of(option: str | None, settings: KafkaSettings) -> str:
-    """The brokers of ``--kafka``, else those of the project.
+    """Return the brokers of ``--kafka``, else those of the project.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def brokers_of(option: str | None, settings: KafkaSettings) -> str:
 
 
 def start_position(text: str | None) -> str | int:
-    """Where a first run begins: a word, or a time in UTC ms.
+    """Return where a first run begins: a word, or a time in UTC ms.
 
     >>> start_position(None), start_position("latest"), start_position("2011-12-09T12:50:00")
     ('committed', 'latest', 1323435000000)
@@ -140,7 +140,7 @@ def ingest_topic(
 def stream_options(
     project: Project, cluster: str | None, progress: OnIngestProgress
 ) -> dict[str, Any]:
-    """The arguments that every stream takes."""
+    """Return the arguments that every stream takes."""
     return {
         "state_dir": project.config.state_dir,
         "job_state": job_state_folder(project.config.state_dir, project.config.flink),

@@ -24,7 +24,8 @@ INPUT = click.option(
 def project_input_settings(
     definitions: Path, source: str, options: tuple[str, ...]
 ) -> InputSettings:
-    """The settings of a source in the project of a definitions file, changed by ``--input``."""
+    """Return the settings of a source in the project of a definitions file, changed by
+    ``--input``."""
     settings = InputSettings()
     folder = definitions.resolve().parent
     if (folder / FILE_NAME).is_file():

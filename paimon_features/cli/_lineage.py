@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def observed(command: click.Command) -> click.Command:
-    """The command; its runs send events from now on. Repeating this is harmless."""
+    """Return the command; its runs send events from now on. Repeating this is harmless."""
     if not isinstance(command.invoke, functools.partial):
         command.invoke = functools.partial(_invoke, command, command.invoke)  # type: ignore[method-assign]
     return command
@@ -49,7 +49,7 @@ def _invoke(command: click.Command, invoke: Any, context: click.Context) -> Any:
 
 
 def _run(command: click.Command, context: click.Context) -> CommandRun | None:
-    """The run to report; None if OpenLineage is not configured."""
+    """Return the run to report; None if OpenLineage is not configured."""
     try:
         config = read_config(find_root(Path(context.find_root().params.get("path", "."))))
     except PaimonFeaturesError:
@@ -73,8 +73,8 @@ def _run(command: click.Command, context: click.Context) -> CommandRun | None:
 
 
 def is_configured(config: ProjectConfig, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether events are to be sent: by ``[lineage] openlineage``, or by what the library reads
-    (OPENLINEAGE_URL and other variables, openlineage.yml in ~/.openlineage)."""
+    """Return True if events are to be sent: by ``[lineage] openlineage``, or by what the library
+    reads (OPENLINEAGE_URL and other variables, openlineage.yml in ~/.openlineage)."""
     if environ.get("OPENLINEAGE_DISABLED", "").lower().strip() == "true":
         return False
     if config.openlineage is not None:

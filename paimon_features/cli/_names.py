@@ -50,7 +50,7 @@ def defined_names(path: Path, kinds: Collection[str] | None = None) -> dict[str,
 
 
 def completer(kinds: Collection[str]) -> Completer:
-    """What completes an argument with names of these classes."""
+    """Return what completes an argument with names of these classes."""
 
     def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
         try:

@@ -91,7 +91,7 @@ class Progress:
                 self._show(elapsed)
 
     def document(self) -> dict[str, object]:
-        """The state, as an event of ``--json``."""
+        """Return the state, as an event of ``--json``."""
         elapsed = time.monotonic() - self.began
         rate = self.done / max(time.monotonic() - self.phase_began, 1e-9)
         has_end = bool(self.total) and self.done <= self.total
@@ -108,7 +108,7 @@ class Progress:
         }
 
     def text(self) -> str:
-        """The state as a line."""
+        """Return the state as a line."""
         state = self.document()
         unit = f" {self.unit}" if self.unit else ""
         if not self.total and not self.done:  # nothing that could be counted

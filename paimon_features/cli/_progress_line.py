@@ -23,7 +23,7 @@ class _Progress(Protocol):
 
 
 def _document(progress: Any) -> Mapping[str, object]:
-    """The progress for a program: what it says of itself, or its fields."""
+    """Return the progress for a program: what it says of itself, or its fields."""
     if hasattr(progress, "to_document"):
         document: Mapping[str, object] = progress.to_document()
         return document

@@ -16,7 +16,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def screen(status: ProjectStatus) -> list[str]:
-    """The lines of the screen."""
+    """Return the lines of the screen."""
     now_ms = status.time_ms
     lines = [f"project {status.project} at {time_text(now_ms)}", *_online(status.online)]
     for title, headings, rows in (
@@ -39,7 +39,7 @@ def screen(status: ProjectStatus) -> list[str]:
 
 
 def age(since_ms: int | None, now_ms: int) -> str:
-    """How long ago a time was.
+    """Return how long ago a time was.
 
     >>> age(None, 0), age(9_000, 10_000), age(0, 5_400_000), age(0, 864_000_000)
     ('-', '1 s', '90 min', '10 d')
@@ -54,7 +54,7 @@ def age(since_ms: int | None, now_ms: int) -> str:
 
 
 def size_text(count: float) -> str:
-    """A number of bytes.
+    """Return a number of bytes.
 
     >>> size_text(17), size_text(2_000), size_text(5 << 30)
     ('17 B', '2.0 KiB', '5.0 GiB')
@@ -103,7 +103,7 @@ STREAM_JOBS = (
 
 
 def stream_job(job: StreamJob, now_ms: int) -> Sequence[str]:
-    """The cells of an ingestion or iteration job."""
+    """Return the cells of an ingestion or iteration job."""
     running = job.kind == "ingest" and job.state in ("RUNNING", "RESTARTING", "UNKNOWN")
     unknown = "unknown" if running else "-"
     return (

@@ -24,7 +24,7 @@ _STATES = {
 
 
 def text_table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    """Rows in columns of equal width; columns with nothing in them are left out.
+    """Return rows in columns of equal width; columns with nothing in them are left out.
 
     >>> text_table([["VIEW", "", "LAG"], ["spend", "", "2"]])
     ['VIEW   LAG', 'spend  2']
@@ -40,7 +40,8 @@ def text_table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
 def table_lines(
     rows: Sequence[Sequence[str]], indent: str = "", *, heading: bool = True
 ) -> list[str]:
-    """The lines of a table for standard output; with ``heading`` the first row names the columns.
+    """Return the lines of a table for standard output; with ``heading`` the first row names the
+    columns.
 
     On a terminal cells that do not fit are wrapped, numbers are on the right, and states coloured.
     """
@@ -67,20 +68,20 @@ def table_lines(
 
 
 def new_table(heading: bool = True) -> Table:
-    """An empty table of rich in the look of all commands."""
+    """Return an empty table of rich in the look of all commands."""
     from rich.table import Table
 
     return Table(box=None, pad_edge=False, header_style="bold", show_header=heading)
 
 
 def styled() -> bool:
-    """Whether standard output is a terminal that shows styles; NO_COLOR forbids them."""
+    """Return True if standard output is a terminal that shows styles; NO_COLOR forbids them."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and sys.stdout.isatty()
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """Return columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)
     return sum(

@@ -228,6 +228,6 @@ def render(
 
 
 def _as_json(manifests: Manifests) -> str:
-    """A list that kubectl takes, too."""
+    """Return a list that kubectl takes, too."""
     items = {"apiVersion": "v1", "kind": "List", "items": list(manifests.documents)}
     return json.dumps(items, indent=2) + "\n"

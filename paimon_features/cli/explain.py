@@ -122,7 +122,7 @@ def _print_feature(console: Console, document: Document, feature: Document, whol
 
 
 def _cells(document: Document, feature: Document) -> Table:
-    """The newest cells of a feature, with the contribution of each."""
+    """Return the newest cells of a feature, with the contribution of each."""
     table = new_table()
     for name in ("cell", "from", "to"):
         table.add_column(name)
@@ -149,7 +149,8 @@ def _cells(document: Document, feature: Document) -> Table:
 
 
 def time_line(document: Document, feature: Document) -> list[str]:
-    """The cells of each level over the time of the window, coarsest first, and its edges below.
+    """Return the cells of each level over the time of the window, coarsest first, and its edges
+    below.
 
     ::
 

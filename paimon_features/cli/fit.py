@@ -166,7 +166,7 @@ def _saved(project: Project, name: str, found: Fit, reference: int | None) -> Sa
 
 
 def _pinned(project: Project, name: str) -> int | None:
-    """The newest version that a definition pins."""
+    """Return the newest version that a definition pins."""
     pinned = [
         output.fitted.version
         for output in project.definitions.transformed.values()

@@ -162,7 +162,7 @@ def _topic(origin: str, options: tuple[str, ...]) -> _Topic:
 
 
 def _fetched(kafka: _Topic, scratch: Path, rows: int) -> Path:
-    """A file of messages of the topic."""
+    """Return a file of messages of the topic."""
     from paimon_features.core.configuration.kafka_settings import KafkaSettings
     from paimon_features.project.first_steps.topic_sample import sample_topic
 
@@ -314,7 +314,7 @@ def _report(
 
 
 def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
-    """What ``ingest --topic`` needs as ``--column``, and what it does not convert.
+    """Return what ``ingest --topic`` needs as ``--column``, and what it does not convert.
 
     It reads messages as they are: of the ways to write a file only other names of columns.
     """

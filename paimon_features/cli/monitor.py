@@ -220,18 +220,18 @@ def _of_table(
 
 
 def _kept(view: CompiledView) -> list[str]:
-    """The columns that a view keeps aggregates of."""
+    """Return the columns that a view keeps aggregates of."""
     columns = [f.aggregate.column for f in view.features if f.aggregate.column is not None]
     return list(dict.fromkeys(columns))
 
 
 def _plain_features(view: CompiledView) -> list[str]:
-    """The features that are numbers, texts or truth values."""
+    """Return the features that are numbers, texts or truth values."""
     return [f.name for f in view.features if f.type.is_numeric or f.type.text in ("string", "bool")]
 
 
 def _ranges(texts: tuple[str | None, str | None], newest: Any) -> Ranges:
-    """The two ranges; by default the newest 7 days, and the 28 days before them."""
+    """Return the two ranges; by default the newest 7 days, and the 28 days before them."""
     within, against = texts
     if within is None:
         end = newest() + 1
@@ -264,7 +264,7 @@ def _names(text: str | None) -> list[str]:
 
 
 def _lines(column: ColumnReport) -> list[list[str]]:
-    """The rows of the table for one column: the range, and below it the reference."""
+    """Return the rows of the table for one column: the range, and below it the reference."""
     lines = [_line(column.column, Summary.of(column.current), _measures(column.drift))]
     if column.reference is not None:
         lines.append(_line("  reference", Summary.of(column.reference), _measures(None)))
@@ -272,7 +272,7 @@ def _lines(column: ColumnReport) -> list[list[str]]:
 
 
 def _measures(drift: Drift | None) -> list[str]:
-    """The cells PSI, by chance, p, KS."""
+    """Return the cells PSI, by chance, p, KS."""
     if drift is None:
         return [""] * 4
     ks = "" if drift.ks is None else f"{drift.ks:.4f}"

@@ -103,12 +103,15 @@ def _summary(report: RepairReport, fix: bool) -> list[str]:
 
 
 def _date(day: int) -> str:
-    """The date of a day since 1970; of one outside the years 1 to 9999, the first or the last."""
+    """Return the date of a day since 1970.
+
+    Of one outside the years 1 to 9999, the first or the last.
+    """
     return str(date.fromordinal(min(max(_EPOCH.toordinal() + day, 1), date.max.toordinal())))
 
 
 def _dates(found: DayComparison) -> str:
-    """The day, or the first and the last of several."""
+    """Return the day, or the first and the last of several."""
     first, last = _date(found.day), _date(found.day + found.days - 1)
     return first if found.days == 1 else f"{first} to {last}"
 

@@ -199,7 +199,7 @@ def _print_event(event: Mapping[str, object], project: str, as_json: bool) -> No
 
 
 def _ended(event: Mapping[str, object]) -> str:
-    """How a worker ended."""
+    """Return how a worker ended."""
     code = event["code"]
     assert isinstance(code, int)
     if code < 0:

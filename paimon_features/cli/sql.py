@@ -171,7 +171,10 @@ def _print_json(rows: Iterable[tuple[Any, ...]], names: list[str], left: int | N
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has a form for. Decimals without places (sums of integers) are numbers."""
+    """Return a value that JSON has a form for.
+
+    Decimals without places (sums of integers) are numbers.
+    """
     if isinstance(value, decimal.Decimal):
         return int(value) if value.as_tuple().exponent == 0 else str(value)
     if isinstance(value, float):

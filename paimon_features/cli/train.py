@@ -135,7 +135,7 @@ def _registered(manifest: ModelManifest, is_new: bool) -> None:
 
 
 def named_settings(config: Path, overrides: tuple[str, ...]) -> dict[str, str]:
-    """The names of the model and of its training set, for lineage."""
+    """Return the names of the model and of its training set, for lineage."""
     from trainer_bridge.training.config import compose
 
     settings = compose(config, overrides)

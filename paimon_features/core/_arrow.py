@@ -48,12 +48,13 @@ __all__ = ["arrow_loaded", "has_arrow", "is_arrow", "is_arrow_scalar", "pa", "pc
 
 @functools.cache
 def has_arrow() -> bool:
-    """Whether pyarrow can be imported; it is not imported for that."""
+    """Return True if pyarrow can be imported; it is not imported for that."""
     return installed("pyarrow")
 
 
 def arrow_loaded() -> bool:
-    """Whether Arrow was imported already: the faster way through many strings, where it was."""
+    """Return True if Arrow was imported already: the faster way through many strings, where it
+    was."""
     return "pyarrow" in sys.modules
 
 
@@ -63,7 +64,7 @@ def require_arrow(needed_for: str) -> None:
 
 
 def is_arrow(values: Any) -> bool:
-    """Whether a value is an array or a chunked array of Arrow, without importing it.
+    """Return True if a value is an array or a chunked array of Arrow, without importing it.
 
     >>> is_arrow([1]), is_arrow(pa.array([1])), is_arrow(pa.chunked_array([[1]]))
     (False, True, True)
@@ -72,7 +73,7 @@ def is_arrow(values: Any) -> bool:
 
 
 def is_arrow_scalar(value: object) -> bool:
-    """Whether a value is a scalar of Arrow, without importing it."""
+    """Return True if a value is a scalar of Arrow, without importing it."""
     return _comes_from_arrow(value) and isinstance(value, pa.Scalar)
 
 

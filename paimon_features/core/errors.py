@@ -56,7 +56,7 @@ _MOST_NAMES = 30
 
 
 def shortened(text: str, most: int = SHOWN) -> str:
-    """The beginning of a text that may be of any length.
+    """Return the beginning of a text that may be of any length.
 
     >>> shortened("a" * 90, 3), shortened("abc", 3)
     ('aaa...', 'abc')
@@ -65,7 +65,7 @@ def shortened(text: str, most: int = SHOWN) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first thirty, and how many more there are.
+    """Return the first thirty, and how many more there are.
 
     >>> first_names(["a", "b"]), first_names(["x"] * 31)[-15:]
     ('a, b', 'x, x and 1 more')

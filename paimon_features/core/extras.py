@@ -63,7 +63,7 @@ SHARED = ("numpy", "pyarrow", "rich", "tzdata")
 def missing_extra(
     error: ModuleNotFoundError, needed_for: str, shared: str = "lake"
 ) -> MissingExtraError | None:
-    """The error with the install command; None for a module that no extra contains.
+    """Return the error with the install command; None for a module that no extra contains.
 
     ``shared`` is the extra to install for a package of several.
 
@@ -79,7 +79,7 @@ def missing_extra(
 
 
 def installed(package: str) -> bool:
-    """Whether a package can be imported; it is not imported for that."""
+    """Return True if a package can be imported; it is not imported for that."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ModuleNotFoundError, ValueError):  # ValueError: imported, but without a spec

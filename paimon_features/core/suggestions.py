@@ -12,7 +12,7 @@ _LONGEST = 64
 def did_you_mean(
     name: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None
 ) -> str:
-    """The end of a message with the known name that is most similar, or nothing.
+    """Return the end of a message with the known name that is most similar, or nothing.
 
     ``synonyms`` maps names of other libraries, in lower case, to ours.
 
@@ -35,7 +35,7 @@ def did_you_mean(
 
 
 def _is_misspelt(text: str, known: str) -> bool:
-    """Whether few letters differ: names that only begin with the same word are other names.
+    """Return True if few letters differ: names that only begin with the same word are other names.
 
     A name of which parts were left out is misspelt, however many letters that are.
     """

@@ -300,7 +300,7 @@ class Definitions:
         return out
 
     def _outputs(self, items: Sequence[RequestItem]) -> tuple[Output, ...]:
-        """The outputs, also those that must not be read until they are fitted again."""
+        """Return the outputs, also those that must not be read until they are fitted again."""
         out = tuple(
             self.interaction(item)
             if isinstance(item, Interaction)

@@ -101,7 +101,7 @@ class CompiledView:
         return f"skipped_{self.name}_g{generation}"
 
     def feature(self, name: str) -> CompiledFeature | None:
-        """The feature of that name, or None."""
+        """Return the feature of that name, or None."""
         return next((f for f in self.features if f.name == name), None)
 
     @cached_property
@@ -279,7 +279,7 @@ class CompiledView:
 def _undominated(
     windows: Iterable[Window], dominates: Callable[[Window, Window], bool]
 ) -> tuple[Window, ...]:
-    """The windows without those for which another one is always as good."""
+    """Return the windows without those for which another one is always as good."""
     kept: list[Window] = []
     for window in windows:
         if not any(dominates(window, other) for other in kept):
@@ -288,7 +288,7 @@ def _undominated(
 
 
 def _starts_first(window: Window, other: Window) -> bool:
-    """Whether ``other`` never starts after ``window``, as far as a simple test shows."""
+    """Return True if ``other`` never starts after ``window``, as far as a simple test shows."""
     if window.kind == "hop" or not isinstance(window.length, int):
         return False
     if not isinstance(other.length, int) or other.start_step_ms % window.start_step_ms:
@@ -297,7 +297,7 @@ def _starts_first(window: Window, other: Window) -> bool:
 
 
 def _extreme(ufunc: np.ufunc, times: Sequence[int | Ints]) -> Any:
-    """The least or greatest of one or more times, or of one or more arrays of times."""
+    """Return the least or greatest of one or more times, or of one or more arrays of times."""
     if isinstance(times[0], int):
         return min(times) if ufunc is np.minimum else max(times)
     return times[0] if len(times) == 1 else ufunc.reduce(times)

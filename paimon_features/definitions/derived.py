@@ -137,7 +137,7 @@ class DerivedView(ABC):
 
     @abstractmethod
     def _windows_document(self) -> dict[str, object]:
-        """The parameters of its windows, for the registry."""
+        """Return the parameters of its windows, for the registry."""
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""
@@ -199,7 +199,7 @@ class DerivedView(ABC):
         return made
 
     def _aggregates(self, length_ms: int | None) -> list[Aggregate]:
-        """The aggregates, one feature each, over the windows of the derived view only."""
+        """Return the aggregates, one feature each, over the windows of the derived view only."""
         if self.features is None:
             found: list[Aggregate] = []
             for one in (a for given in self.view.features for a in given.each()):
@@ -222,7 +222,7 @@ class DerivedView(ABC):
         return [one for given in self.features for one in given.each()]
 
     def _view_with(self, aggregates: Sequence[Aggregate], length_ms: int | None) -> CompiledView:
-        """The view with these aggregates added; its tiles have to contain their partials.
+        """Return the view with these aggregates added; its tiles have to contain their partials.
 
         Raises
         ------
@@ -262,7 +262,10 @@ class DerivedView(ABC):
 
 
 def _windows(length_ms: int | None) -> list[str | None]:
-    """The windows of an aggregate of a derived view; sessions and units have no fixed length."""
+    """Return the windows of an aggregate of a derived view.
+
+    Sessions and units have no fixed length.
+    """
     return [None if length_ms is None else format_duration(length_ms)]
 
 

@@ -102,7 +102,7 @@ class _DocumentWriter:
         self._numbers: dict[int, int] = {}
 
     def add(self, item: object) -> int:
-        """The number of an object that several others refer to."""
+        """Return the number of an object that several others refer to."""
         number = self._numbers.get(id(item))
         if number is None:
             document = self._object(item)

@@ -153,7 +153,7 @@ def _schema(
 
 
 def _inferred(name: str, values: Sequence[Any]) -> DataType:
-    """The type of a column's values that are not null."""
+    """Return the type of a column's values that are not null."""
     kinds = {type(value) for value in values}
     if kinds == {int, float}:
         return Float64
@@ -176,7 +176,8 @@ def _inferred(name: str, values: Sequence[Any]) -> DataType:
 def _partial_rows(
     view: CompiledView, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Column], Ints]:
-    """The partials of the events that enter the tiles, and the times of these events (ms)."""
+    """Return the partials of the events that enter the tiles, and the times of these events
+    (ms)."""
     columns = {
         name: Column.from_arrow(pa.array([row.get(name) for row in rows], kind.arrow))
         for name, kind in view.source.schema.items()
@@ -194,7 +195,8 @@ def _value(
     times: Ints,
     as_of_ms: int,
 ) -> Any:
-    """The value of one feature: events of the window to tiles, tiles to one row, finished."""
+    """Return the value of one feature: events of the window to tiles, tiles to one row,
+    finished."""
     start, end = feature.window.bounds(as_of_ms)
     inside = np.flatnonzero((times >= start) & (times < end))
     inside = inside[np.argsort(times[inside], kind="stable")]

@@ -45,7 +45,7 @@ def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
 def partials_of(
     view: CompiledView, partials: Sequence[Partial], events: Columns, time_ms: Ints
 ) -> dict[str, Column]:
-    """The partials of single events, each relative to the end of its own tile."""
+    """Return the partials of single events, each relative to the end of its own tile."""
     rows = len(time_ms)
     tile_end = floor_ms(time_ms, view.tile_ms) + view.tile_ms
     columns = {**events, EVENT_TIME: Column(time_ms), TILE_END: Column(tile_end)}

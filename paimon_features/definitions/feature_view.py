@@ -285,7 +285,7 @@ class _Compiler:
     def _where(
         self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]
     ) -> tuple[Expression | None, list[SkipRule]]:
-        """The view's condition over the source's columns, and a rule where it can overflow.
+        """Return the view's condition over the source's columns, and a rule where it can overflow.
 
         Where it overflows it decides nothing: such events pass the condition, and the rule then
         skips and counts them.
@@ -305,7 +305,7 @@ class _Compiler:
         return member, [SkipRule("overflow", f"where: {self.view.where}", guard)]
 
     def _partials(self, scope: Mapping[str, DataType]) -> tuple[Partial, ...]:
-        """All partials by name, the hidden ones first, shared ones once."""
+        """Return all partials by name, the hidden ones first, shared ones once."""
         found = {p.name: p for p in HIDDEN_PARTIALS}
         guards: dict[str, dict[Guard, None]] = {}
         for aggregate in self.features:
@@ -350,7 +350,7 @@ class _Compiler:
             )
 
     def _signed(self, partials: tuple[Partial, ...]) -> tuple[Partial, ...]:
-        """The partials, negated for retractions; the newest event time is never negated."""
+        """Return the partials, negated for retractions; the newest event time is never negated."""
         withdrawal = self.view.source.withdrawal
         if withdrawal is None:
             return partials

@@ -59,7 +59,7 @@ def load_definitions(path: Path) -> Definitions:
 
 
 def _defined(concerns: tuple[str, str], path: Path, names: Mapping[str, Any]) -> str:
-    """The file, and the line at which it assigns a definition to a variable."""
+    """Return the file, and the line at which it assigns a definition to a variable."""
     kind, name = concerns
     variables = {
         variable
@@ -76,7 +76,7 @@ def _defined(concerns: tuple[str, str], path: Path, names: Mapping[str, Any]) ->
 
 
 def _unknown_name(error: Exception) -> str:
-    """What a misspelt variable may mean: one of the file, or one of the package."""
+    """Return what a misspelt variable may mean: one of the file, or one of the package."""
     if not isinstance(error, NameError) or error.name is None or error.__traceback__ is None:
         return ""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -90,7 +90,7 @@ def _unknown_name(error: Exception) -> str:
 
 
 def _unknown_argument(error: Exception) -> str:
-    """What an unknown argument of one of our classes may mean, and the known ones."""
+    """Return what an unknown argument of one of our classes may mean, and the known ones."""
     match = _UNKNOWN_ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
     if match is None or match[1] not in dir(paimon_features):
         return ""

@@ -165,7 +165,7 @@ def _arrow_input(what: str, kind: DataType, values: Any) -> pa.Array:
 
 
 def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
-    """The array as ``kind``, if that is lossless."""
+    """Return the array as ``kind``, if that is lossless."""
     given = array.type
     try:
         array = plain_array(array)
@@ -183,7 +183,10 @@ def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
 
 
 def _fits(given: pa.DataType, kind: DataType) -> bool:
-    """Whether values of an Arrow type are accepted for an input; the cast checks each of them."""
+    """Return True if values of an Arrow type are accepted for an input.
+
+    The cast checks each of them.
+    """
     integer, number = pa.types.is_integer(given), pa.types.is_floating(given)
     fitting = {
         "timestamp": is_time(given) or integer,

@@ -32,7 +32,7 @@ _CONTEXT = decimal.Context(prec=100)
 
 
 def plain_list(values: object) -> list[Any] | None:
-    """The values of a list, tuple or NumPy array as Python values; None for anything else.
+    """Return the values of a list, tuple or NumPy array as Python values; None for anything else.
 
     >>> plain_list(np.array([1, 2])), plain_list((1.5, None)), plain_list({1})
     ([1, 2], [1.5, None], None)
@@ -59,7 +59,7 @@ def _is_plain_scalar(value: object) -> bool:
 
 
 def key_values(kind: DataType, values: Sequence[Any]) -> list[Any]:
-    """The values of an entity key as Python values of its type; None stays.
+    """Return the values of an entity key as Python values of its type; None stays.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def key_values(kind: DataType, values: Sequence[Any]) -> list[Any]:
 
 
 def input_column(kind: DataType, values: Sequence[Any]) -> Column:
-    """The values of a request input as a column of its type.
+    """Return the values of a request input as a column of its type.
 
     Raises
     ------

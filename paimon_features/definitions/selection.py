@@ -34,7 +34,7 @@ Codes = npt.NDArray[np.int8]
 
 
 def all_present(codes: Codes) -> bool:
-    """Whether each status is PRESENT. Of a few, ``any`` of NumPy takes seven times as long.
+    """Return True if each status is PRESENT. Of a few, ``any`` of NumPy takes seven times as long.
 
     >>> all_present(np.array([0, 0], np.int8)), all_present(np.array([0, 3], np.int8))
     (True, False)

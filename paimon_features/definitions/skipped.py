@@ -127,7 +127,7 @@ def describe_skipped(view: CompiledView, skipped: SkippedEvents) -> str:
 
 
 def _is_infinite(value: Any) -> bool:
-    """Whether a value, or an item of a list, is NaN or an infinity."""
+    """Return True if a value, or an item of a list, is NaN or an infinity."""
     if isinstance(value, list):
         return any(map(_is_infinite, value))
     return isinstance(value, float) and not math.isfinite(value)
@@ -155,7 +155,7 @@ def _advice(view: CompiledView, rule: SkipRule, infinite: bool) -> str:
 
 
 def _bound_decides(aggregate: Aggregate, view: CompiledView, detail: str) -> bool:
-    """Whether a larger ``bound`` of the aggregate lets such values in."""
+    """Return True if a larger ``bound`` of the aggregate lets such values in."""
     return detail not in _details(replace(aggregate, bound=_GREATEST_BOUND), view)
 
 

@@ -124,7 +124,7 @@ def statistics_view(
 
 
 def _free_name(values: Sequence[str | int | bool]) -> str:
-    """A name for all other categories that is not a category."""
+    """Return a name for all other categories that is not a category."""
     name = "other"
     while name in values:
         name += "_"

@@ -96,7 +96,7 @@ class CompiledTable:
         return self.entity.keys
 
     def feature(self, name: str) -> TableFeature | None:
-        """The feature of that name, or None."""
+        """Return the feature of that name, or None."""
         return next((f for f in self.features if f.name == name), None)
 
 

@@ -156,7 +156,7 @@ class CompiledTransformed:
         return value, failed
 
     def _joined(self, columns: Sequence[Column], kept: npt.NDArray[np.bool_] | None) -> Column:
-        """One column from all: its values, or lists of them, null where all of them are."""
+        """Return one column from all: its values, or lists of them, null where all of them are."""
         gaps = [(j, c.valid) for j, c in enumerate(columns) if c.valid is not None]
         if self.fitted.transformer.is_scalar:
             values, valid = columns[0].values, columns[0].valid
@@ -263,7 +263,7 @@ class Transformations:
     def _other_values(
         self, name: str, fitted: FittedVersion, parts: Sequence[TransformerInput]
     ) -> str | None:
-        """What is defined otherwise than what the transformer was fitted on."""
+        """Return what is defined otherwise than what the transformer was fitted on."""
         names, recorded = fitted.transformer.names, fitted.fitted_on.get("definitions", {})
         for column, part in zip(names or list(recorded), parts, strict=False):
             there = recorded.get(column)

@@ -44,7 +44,7 @@ class Branch:
 
     @classmethod
     def of(cls, job: Mapping[str, Any] | None) -> Branch:
-        """The branch in the generation's record."""
+        """Return the branch in the generation's record."""
         return cls(tuple((j, n) for j, n in (job or {}).get("branch", ())))
 
     def contains(self, checkpoint: Checkpoint) -> bool:
@@ -52,7 +52,7 @@ class Branch:
         return self._index(checkpoint) is not None
 
     def then(self, job_id: str, start: Checkpoint | None) -> Branch:
-        """The branch continued by a new job from ``start`` (None: a new branch).
+        """Return the branch continued by a new job from ``start`` (None: a new branch).
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Branch:
         return Branch(kept if kept[-1][0] == job_id else (*kept, (job_id, start.id)))
 
     def _index(self, checkpoint: Checkpoint) -> int | None:
-        """Which of the jobs wrote the checkpoint."""
+        """Return which of the jobs wrote the checkpoint."""
         ends = [start for _, start in self.jobs[1:]]
         for index, (job_id, start) in enumerate(self.jobs):
             end = ends[index] if index < len(ends) else None
@@ -106,7 +106,7 @@ def checkpoint_number(metadata: bytes) -> int:
 
 
 def read_checkpoint(path: FilePath) -> Checkpoint:
-    """The checkpoint or savepoint in a folder such as ``.../<job id>/chk-N``.
+    """Return the checkpoint or savepoint in a folder such as ``.../<job id>/chk-N``.
 
     Raises
     ------
@@ -128,7 +128,8 @@ def read_checkpoint(path: FilePath) -> Checkpoint:
 
 
 def find_checkpoints(folder: FilePath | None) -> tuple[Checkpoint, ...]:
-    """All complete checkpoints and savepoints below ``folder``, which has one folder per job.
+    """Return all complete checkpoints and savepoints below ``folder``, which has one folder per
+    job.
 
     An incomplete one, whose job died while it was written, has no metadata and is not included.
     """

@@ -27,8 +27,8 @@ QUIET = "-Xlog:cds*=off -Xlog:dynamic*=off"
 
 
 def archive_folder(java_home: Path, flink_home: Path, groups: tuple[str, ...]) -> Path:
-    """The folder for this Java, this Flink and the jars of these groups, whether it exists or
-    not."""
+    """Return the folder for this Java, this Flink and the jars of these groups, whether it exists
+    or not."""
     parts = [str(java_home), class_path(groups)]
     for path in (java_home / "release", *sorted((flink_home / "lib").glob("*.jar"))):
         with suppress(OSError):
@@ -56,8 +56,8 @@ def _sizes(folder: Path) -> str:
 
 
 def jvm_options(folder: Path) -> str:
-    """The options of a JVM that uses the archive of a folder, or writes one; empty if there is
-    none."""
+    """Return the options of a JVM that uses the archive of a folder, or writes one; empty if there
+    is none."""
     if draft := os.environ.get(DESTINATION):
         archives = f"-XX:SharedArchiveFile={draft}/{BASE} -XX:ArchiveClassesAtExit={draft}/{FLINK}"
         return f"{archives} {QUIET}"

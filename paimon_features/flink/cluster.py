@@ -149,7 +149,7 @@ class ClusterStatus:
 
 
 def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
-    """The ``host:port`` of a cluster; ``"local"`` is that of the project.
+    """Return the ``host:port`` of a cluster; ``"local"`` is that of the project.
 
     None is this process's JVM, or, in a program that Flink started, Flink's cluster.
 
@@ -180,7 +180,7 @@ class LocalCluster:
         self.log_dir = self.folder / "log"
 
     def record(self) -> ClusterRecord | None:
-        """The record of the started cluster, None if none was started or it was stopped."""
+        """Return the record of the started cluster, None if none was started or it was stopped."""
         raw = read_json(self._record_path)
         if raw is None:
             return None
@@ -245,7 +245,7 @@ class LocalCluster:
             return () if record is None else self._end(record)
 
     def status(self) -> ClusterStatus:
-        """The current state."""
+        """Return the current state."""
         record = self.record()
         if record is None or not _alive(record.supervisor):
             return ClusterStatus(log_dir=str(self.log_dir))
@@ -274,7 +274,8 @@ class LocalCluster:
         )
 
     def process_of(self, address: str) -> ProcessHolder | None:
-        """The process with which the jobs at ``address`` end, if this cluster was started there.
+        """Return the process with which the jobs at ``address`` end, if this cluster was started
+        there.
 
         That is the job manager; with high availability jobs outlive it, but not the supervisor.
         None for another cluster.
@@ -331,8 +332,9 @@ class LocalCluster:
         return record
 
     def _availability(self, ha: str | None) -> dict[str, str]:
-        """The options of high availability. A name of its own for each start: what a cluster that
-        was killed left in ZooKeeper is not continued, its jobs may have been resumed elsewhere."""
+        """Return the options of high availability. A name of its own for each start: what a cluster
+        that was killed left in ZooKeeper is not continued, its jobs may have been resumed
+        elsewhere."""
         if ha is None:
             return {}
         requested = HighAvailability.parse(ha)
@@ -500,7 +502,7 @@ def _exists(pid: int) -> bool:
 
 
 def _is_of(pid: int, folder: Path) -> bool:
-    """Whether a process was started with the configuration in ``folder``."""
+    """Return True if a process was started with the configuration in ``folder``."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -534,7 +536,7 @@ def _supervisor(folder: Path, log_dir: Path, environment: Mapping[str, str]) -> 
 
 
 def _java_options(standard: str) -> str:
-    """The line of the wheel's configuration that opens Java modules for Flink."""
+    """Return the line of the wheel's configuration that opens Java modules for Flink."""
     lines = [line.strip() for line in standard.splitlines() if line.strip().startswith("all: --")]
     return f"env.java.opts.{lines[0]}\n" if lines else ""
 

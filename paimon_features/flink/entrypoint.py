@@ -28,7 +28,10 @@ CONF_DIR = "/opt/flink/conf"
 
 
 def container_environment() -> dict[str, str]:
-    """The environment of Flink's scripts; logs and helper programs are in the temporary folder."""
+    """Return the environment of Flink's scripts.
+
+    Logs and helper programs are in the temporary folder.
+    """
     note_stores_here()
     home = flink_home()
     conf = os.environ.get("FLINK_CONF_DIR", CONF_DIR)
@@ -50,7 +53,7 @@ def container_environment() -> dict[str, str]:
 
 
 def opened_modules(home: Path) -> str:
-    """The options that open Java's modules for Flink, from its standard configuration."""
+    """Return the options that open Java's modules for Flink, from its standard configuration."""
     lines = (home / "conf" / "config.yaml").read_text("utf-8").splitlines()
     options = (line.strip().removeprefix("all: ") for line in lines if "all: --add-" in line)
     return next(options, "")

@@ -86,7 +86,7 @@ def open_environment(
     state_dir: Path | None = None,
     heap: str = DEFAULT_HEAP,
 ) -> TableEnvironment:
-    """A new table environment; the first one of a process starts its JVM (2 to 3 s).
+    """Return a new table environment; the first one of a process starts its JVM (2 to 3 s).
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def no_python_server(wanted: bool = True) -> Iterator[None]:
 
 
 def host_cluster() -> str | None:
-    """The ``host:port`` of the cluster on which Flink runs this program's jobs.
+    """Return the ``host:port`` of the cluster on which Flink runs this program's jobs.
 
     None in a program that Flink did not start. In application mode it waits until the cluster
     answers: the name of a new host may not be known yet.
@@ -181,7 +181,7 @@ def host_cluster() -> str | None:
 
 
 def new_job_id() -> str:
-    """The id of a job that is about to start: a random one, or the one that Flink demands.
+    """Return the id of a job that is about to start: a random one, or the one that Flink demands.
 
     In application mode the cluster may be configured for one job with a given id, by which its
     operator watches the job: ``standalone-job.sh --job-id``, or the Kubernetes operator. Such an
@@ -194,7 +194,7 @@ def new_job_id() -> str:
 
 
 def is_application() -> bool:
-    """Whether Flink runs this program in application mode: inside the job manager."""
+    """Return True if Flink runs this program in application mode: inside the job manager."""
     return started_by_flink() and _host_configuration().toMap().get(TARGET) == "embedded"
 
 
@@ -224,7 +224,8 @@ def _host_configuration() -> Any:
 
 
 def local_rest() -> tuple[str, dict[str, str]]:
-    """A free ``host:port`` of this host, and options for a local job's REST interface there."""
+    """Return a free ``host:port`` of this host, and options for a local job's REST interface
+    there."""
     port = str(free_ports(1)[0])
     return f"127.0.0.1:{port}", {
         "rest.address": "127.0.0.1",
@@ -331,7 +332,10 @@ def flink_errors(doing: str) -> Iterator[None]:
 
 
 def java_causes(error: BaseException) -> list[str]:
-    """The messages of a Java exception and its causes, outermost first; empty for another one."""
+    """Return the messages of a Java exception and its causes, outermost first.
+
+    Empty for another one.
+    """
     java: Any = getattr(error, "java_exception", None)
     if java is None:
         trace = getattr(error, "stack_trace", None)
@@ -350,7 +354,7 @@ def _causes_of_trace(trace: str) -> list[str]:
 
 
 def _one_line(message: str) -> str:
-    """One line of an exception: its class without the package, then the message.
+    """Return one line of an exception: its class without the package, then the message.
 
     >>> _one_line("org.apache.flink.table.api.ValidationException: SQL validation failed.\\nAt 1")
     'ValidationException: SQL validation failed. At 1'

@@ -119,7 +119,7 @@ class ThreadConnections:
         self._idle.setdefault(threading.get_ident(), []).append(connection)
 
     def pop(self) -> Any:
-        """The connection that the calling thread kept last.
+        """Return the connection that the calling thread kept last.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class ThreadConnections:
         return self._idle.get(threading.get_ident(), []).pop()
 
     def __len__(self) -> int:
-        """The number of idle connections of the calling thread."""
+        """Return the number of idle connections of the calling thread."""
         return len(self._idle.get(threading.get_ident(), ()))
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Gateway:
         return self.process.poll() is not None
 
     def end(self) -> JobError:
-        """The error of a caller whose JVM has ended."""
+        """Return the error of a caller whose JVM has ended."""
         return JobError(
             f"the JVM of this process (pid {self.pid}) has ended with code "
             f"{self.process.returncode}; run the command again, in a notebook after a restart of "
@@ -218,7 +218,10 @@ def check_jars(warehouse: str) -> None:
 
 
 def jvm_end(error: BaseException) -> JobError | None:
-    """The error to raise if a call to the JVM failed because the JVM has ended; else None."""
+    """Return the error to raise if a call to the JVM failed because the JVM has ended.
+
+    Else None.
+    """
     lost = isinstance(error, OSError | EOFError) or type(error).__module__.startswith("py4j.")
     if not lost or not isinstance(_running, Gateway):
         return None
@@ -229,7 +232,8 @@ def jvm_end(error: BaseException) -> JobError | None:
 
 
 def started_by_flink() -> bool:
-    """Whether Flink runs this program (``flink run -py``, application mode), as its client."""
+    """Return True if Flink runs this program (``flink run -py``, application mode), as its
+    client."""
     return HOST_PORT in os.environ
 
 
@@ -274,12 +278,12 @@ def start_gateway(
 
 
 def log_folder(state_dir: Path | None) -> Path:
-    """The folder of the logs of the client's JVM."""
+    """Return the folder of the logs of the client's JVM."""
     return (cache_root() if state_dir is None else state_dir) / "logs"
 
 
 def flink_home() -> Path:
-    """The folder of the Flink distribution inside the wheel.
+    """Return the folder of the Flink distribution inside the wheel.
 
     Raises
     ------
@@ -294,7 +298,7 @@ def flink_home() -> Path:
 
 
 def flink_environment() -> dict[str, str]:
-    """The environment variables of a JVM of Flink, of a client or of a cluster.
+    """Return the environment variables of a JVM of Flink, of a client or of a cluster.
 
     The virtual environment's programs come first on PATH: Python functions that run inside the
     JVM (thread mode) find their packages through the first ``python`` there. NumPy's BLAS has one
@@ -325,7 +329,7 @@ def flink_environment() -> dict[str, str]:
 
 
 def plugin_folder() -> Path:
-    """A folder of links to Flink's plugins, and to its file system for checkpoints on S3.
+    """Return a folder of links to Flink's plugins, and to its file system for checkpoints on S3.
 
     Flink loads each plugin with its own classes; on the class path this one and the Hadoop of
     the other jars exclude each other. The wheel itself is not changed.
@@ -437,12 +441,13 @@ def _await_port(gateway: Gateway, address: Path) -> int:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """False for py4j's log record, with a traceback, of a Ctrl-C that it also raises."""
+    """Return False for py4j's log record, with a traceback, of a Ctrl-C that it also raises."""
     return record.msg != "KeyboardInterrupt while sending command."
 
 
 def _is_no_missing_store(record: logging.LogRecord) -> bool:
-    """False for Beam's log record about a cloud store of its own, which no job of ours uses."""
+    """Return False for Beam's log record about a cloud store of its own, which no job of ours
+    uses."""
     return not str(record.msg).startswith("Failed to import GCSFileSystem")
 
 

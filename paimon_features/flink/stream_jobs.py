@@ -56,7 +56,7 @@ class StreamJobRecord:
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> StreamJobRecord:
-        """The record in its file."""
+        """Return the record in its file."""
         process = raw["process"]
         return cls(
             **{
@@ -94,7 +94,7 @@ class StreamJob:
     last_error: str | None
 
     def attention(self, now_ms: int) -> str | None:
-        """What is wrong with it, None if nothing is."""
+        """Return what is wrong with it, None if nothing is."""
         name = f"{self.kind} job {self.name}"
         why = f" ({self.detail})" if self.detail else ""
         error = f": {self.last_error}" if self.last_error else ""
@@ -152,7 +152,7 @@ def recorded(state_dir: Path, record: StreamJobRecord) -> Iterator[None]:
 
 
 def list_stream_jobs(lake: Lake, state_dir: Path, timeout_s: float = TIMEOUT_S) -> list[StreamJob]:
-    """The newest job of each stream and program that was started with this state folder."""
+    """Return the newest job of each stream and program that was started with this state folder."""
     return [_job(lake, record, timeout_s) for record in _records(state_dir)]
 
 
@@ -211,7 +211,7 @@ def _state(record: StreamJobRecord, timeout_s: float) -> tuple[str, str | None]:
 
 
 def _reported(job: StreamJob, rest: FlinkRest) -> StreamJob:
-    """The job with what its cluster reports."""
+    """Return the job with what its cluster reports."""
     failure = rest.failure(job.job_id)
     error = job.last_error if failure is None else redact(failure).partition("\n")[0]
     job = replace(job, last_error=error)

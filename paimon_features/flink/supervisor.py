@@ -75,7 +75,7 @@ class ProcessState:
 
 
 def read_states(folder: Path) -> tuple[ProcessState, ...]:
-    """The states of a cluster's processes; none if it was never started."""
+    """Return the states of a cluster's processes; none if it was never started."""
     try:
         document = json.loads((folder / PROCESSES).read_text("utf-8"))
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def read_states(folder: Path) -> tuple[ProcessState, ...]:
 
 
 def back_off_s(failures: int) -> float:
-    """How long to wait after so many failures in a row, 1 or more.
+    """Return how long to wait after so many failures in a row, 1 or more.
 
     >>> [back_off_s(failures) for failures in (1, 2, 3, 7, 1000)]
     [0.5, 1.0, 2.0, 30.0, 30.0]

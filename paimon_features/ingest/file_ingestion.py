@@ -79,7 +79,7 @@ class IngestResult:
         return card("Ingested", facts(about), *bad)
 
     def to_document(self) -> dict[str, object]:
-        """As ``paimon-features ingest --json`` prints it."""
+        """Return as ``paimon-features ingest --json`` prints it."""
         return {
             "run_id": self.run_id,
             "rows": self.accepted,
@@ -143,21 +143,21 @@ class FileForms(Protocol):
     """Reads inputs in other forms than those of ``ingest.input_files``, from copies."""
 
     def find(self, paths: Iterable[Path]) -> list[Path]:
-        """The inputs at some paths, also those of the usual forms."""
+        """Return the inputs at some paths, also those of the usual forms."""
         ...
 
     def handles(self, path: Path) -> bool:
-        """Whether an input is read from a copy."""
+        """Return True if an input is read from a copy."""
         ...
 
     def inspect(self, path: Path) -> InputFile:
-        """What its copy will contain."""
+        """Return what its copy will contain."""
         ...
 
     def copied(
         self, files: Iterable[InputFile], folder: Path
     ) -> AbstractContextManager[tuple[InputFile, ...]]:
-        """The files with copies below ``folder``, until the end of the block."""
+        """Return the files with copies below ``folder``, until the end of the block."""
         ...
 
 
@@ -347,7 +347,7 @@ def _settle(job: FileJob, forms: FileForms | None) -> tuple[str | None, tuple[st
 
 
 def _as_they_were(run: LedgerRun, forms: FileForms | None) -> tuple[InputFile, ...]:
-    """The files of an interrupted run; ConfigurationError if one is gone or has changed."""
+    """Return the files of an interrupted run; ConfigurationError if one is gone or has changed."""
     files: list[InputFile] = []
     for known in run.files:
         path = Path(known.path)
@@ -361,14 +361,15 @@ def _as_they_were(run: LedgerRun, forms: FileForms | None) -> tuple[InputFile, .
 
 
 def _commits(lake: Lake, table: str, run: IngestRun, since: int) -> tuple[int, int | None]:
-    """Rows and last snapshot that the run committed to a table after snapshot ``since``."""
+    """Return rows and last snapshot that the run committed to a table after snapshot ``since``."""
     mine = [s for s in snapshots(lake, table, since + 1) if run.made(s.commit_user)]
     rows = sum(snapshot.delta_records for snapshot in mine if snapshot.kind == "APPEND")
     return rows, (mine[-1].id if mine else None)
 
 
 def _rejected(job: FileJob, run: LedgerRun) -> tuple[dict[str, int], dict[str, str]]:
-    """How many rows the run rejected by reason, most first, and one of each as an example."""
+    """Return how many rows the run rejected by reason, most first, and one of each as an
+    example."""
     rows = read_arrow(
         job.lake,
         job.source.rejected_table,

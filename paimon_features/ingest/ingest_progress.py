@@ -48,7 +48,7 @@ class IngestProgress:
         )
 
     def to_document(self) -> dict[str, object]:
-        """As ``paimon-features ingest --json`` prints it."""
+        """Return as ``paimon-features ingest --json`` prints it."""
         return {
             "seconds": round(self.elapsed_s, 3),
             "rows_read": self.rows_read,

@@ -80,7 +80,7 @@ def group_files(
 def find_columns(
     file: InputFile, source: EventSource, mapping: Mapping[str, str]
 ) -> tuple[InputColumn, ...]:
-    """The column of a file for each column of the source.
+    """Return the column of a file for each column of the source.
 
     It is the one in ``mapping``, else the column of the same name, else one whose name differs
     only in case, blanks and underscores (``CustomerID`` for ``customer_id``). A JSON row may lack
@@ -107,7 +107,7 @@ def find_columns(
 
 
 def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSource) -> str:
-    """The name that a column of the source has in a file."""
+    """Return the name that a column of the source has in a file."""
     candidates = candidates_of(name, wanted, file.columns)
     if len(candidates) == 1:
         return candidates[0]
@@ -130,7 +130,8 @@ def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSourc
 
 
 def candidates_of(name: str, wanted: str | None, columns: Sequence[str]) -> list[str]:
-    """The columns of an input that can be a column of the source; ``wanted`` was named for it.
+    """Return the columns of an input that can be a column of the source; ``wanted`` was named for
+    it.
 
     >>> candidates_of("user_id", None, ["User ID", "x"])
     ['User ID']
@@ -153,7 +154,7 @@ def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:
 
 
 def parse_mapping(texts: Iterable[str]) -> dict[str, str]:
-    """The mapping of ``--column`` options.
+    """Return the mapping of ``--column`` options.
 
     >>> parse_mapping(["invoice_time_ms=InvoiceDate"])
     {'invoice_time_ms': 'InvoiceDate'}

@@ -70,7 +70,7 @@ class InputFile:
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:
-    """The files at ``paths``, for folders all files below them, sorted.
+    """Return the files at ``paths``, for folders all files below them, sorted.
 
     Raises
     ------
@@ -176,7 +176,8 @@ def _first_line(path: Path) -> str:
 
 
 def _first_keys(path: Path) -> tuple[str, ...]:
-    """The keys of the JSON objects at the beginning of a file, in the order of their first use."""
+    """Return the keys of the JSON objects at the beginning of a file, in the order of their first
+    use."""
     head = _head(path)
     # the last line may be incomplete
     lines = head.splitlines() if len(head) < _HEAD_BYTES else head.splitlines()[:-1]
@@ -220,7 +221,7 @@ def parquet_columns(
 
 
 def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physical:
-    """The declaration of a column for Flink that reads the values as stored."""
+    """Return the declaration of a column for Flink that reads the values as stored."""
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     stored = columns.get(field.name)
     if stored is None:

@@ -57,7 +57,7 @@ class Lateness:
         return sum(self.counts)
 
     def later_than(self, edge_ms: int) -> int:
-        """The number of events at least that late; ``edge_ms`` is one of ``EDGES_MS``."""
+        """Return the number of events at least that late; ``edge_ms`` is one of ``EDGES_MS``."""
         return sum(self.counts[EDGES_MS.index(edge_ms) + 1 :])
 
 
@@ -67,7 +67,7 @@ def lateness(
     ingested_from_ms: int | None = None,
     event_days: tuple[int | None, int | None] = (None, None),
 ) -> Lateness:
-    """The lateness of a source's events: ``ingest_time_ms`` less the event time.
+    """Return the lateness of a source's events: ``ingest_time_ms`` less the event time.
 
     ``ingested_from_ms`` excludes earlier ingestion (such as loading an archive); ``event_days`` are
     the first day (inclusive) and the last (exclusive), in days since 1970.
@@ -124,7 +124,7 @@ def _within(times: pa.Array, days: tuple[int | None, int | None]) -> pa.Array:
 
 
 def bucket_of(late_ms: int) -> int:
-    """The display bucket of a lateness: the index into ``counts``.
+    """Return the display bucket of a lateness: the index into ``counts``.
 
     >>> bucket_of(-1), bucket_of(0), bucket_of(999), bucket_of(1000)
     (0, 1, 1, 2)
@@ -141,6 +141,6 @@ def _fine_bucket(late: Ints) -> Ints:
 
 
 def _last_of(bucket: int) -> int:
-    """The upper bound (inclusive) of a fine bucket."""
+    """Return the upper bound (inclusive) of a fine bucket."""
     exponent = max(bucket // _FINE - 1, 0)
     return ((bucket - exponent * _FINE + 1) << exponent) - 1

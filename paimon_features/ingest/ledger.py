@@ -94,11 +94,11 @@ class IngestLedger:
         self.record = Record(lake, "ingests", file, source.name, source.table)
 
     def runs(self) -> list[LedgerRun]:
-        """All finished runs, in order."""
+        """Return all finished runs, in order."""
         return [_run(raw) for raw in self._read()["runs"]]
 
     def open_run(self) -> LedgerRun | None:
-        """The run that was started and not finished, because the host or process died."""
+        """Return the run that was started and not finished, because the host or process died."""
         raw = self._read()["open"]
         return None if raw is None else _run(raw)
 
@@ -222,7 +222,7 @@ class IngestLedger:
         return [file.path for run in gone for file in run.files]
 
     def cluster_job(self) -> ClusterJob | None:
-        """The job that was last submitted to a cluster; it may have ended since."""
+        """Return the job that was last submitted to a cluster; it may have ended since."""
         raw = self._read().get("job")
         return None if raw is None else ClusterJob(**raw)
 
@@ -231,7 +231,7 @@ class IngestLedger:
         self._write({**self._read(), "job": asdict(job)})
 
     def stream(self, stream_id: str) -> StreamRecord | None:
-        """The record of a stream, None before its first job."""
+        """Return the record of a stream, None before its first job."""
         raw = self._read().get("streams", {}).get(stream_id)
         return None if raw is None else StreamRecord.of(raw)
 
@@ -259,7 +259,7 @@ class IngestLedger:
             self._write({**state, "streams": streams})
 
     def committed(self, run: LedgerRun) -> tuple[bool, bool]:
-        """Whether the run's events, and its rejected rows, are in their tables.
+        """Return True if the run's events, and its rejected rows, are in their tables.
 
         Determined from the rows, since snapshots expire.
         """
@@ -295,7 +295,7 @@ class IngestLedger:
         return self.lake.created_ms(table) if self.lake.exists(table) else None
 
     def _unknown_runs(self, state: dict[str, Any]) -> list[str]:
-        """The runs that committed events and are not in the ledger, in order."""
+        """Return the runs that committed events and are not in the ledger, in order."""
         recorded = [*state["runs"], *([state["open"]] if state["open"] else [])]
         known = {run["id"] for run in recorded}.union(state.get("adopted", []))
         table = self.source.table

@@ -153,7 +153,7 @@ def _enter(lake: Lake, source: EventSource, rows: pa.Table, user: str, number: i
 
 
 def _rows(lake: Lake, table: str) -> Iterator[tuple[str, str, str, str, str]]:
-    """The rows of the rejected table that concern held events."""
+    """Yield the rows of the rejected table that concern held events."""
     wanted = {"reason": [TIME_IN_FUTURE, RELEASED, DUPLICATE]}
     for batch in iter_batches(lake, table, _COLUMNS, where=wanted):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

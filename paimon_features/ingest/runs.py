@@ -23,7 +23,7 @@ class IngestRun:
         return f"ingest-{self.id}"
 
     def made(self, commit_user: str) -> bool:
-        """Whether a commit user belongs to the run.
+        """Return True if a commit user belongs to the run.
 
         >>> IngestRun("kafka-clicks-a", None).made(
         ...     "ingest-kafka-clicks-a_031d3960-b4ef-4ff2-aa65-bc6a5403d210"

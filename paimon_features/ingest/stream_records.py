@@ -50,21 +50,21 @@ class StreamRecord:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> StreamRecord:
-        """The record in the ledger."""
+        """Return the record in the ledger."""
         branch = tuple((job, start) for job, start in raw["branch"])
         seen = {table: (newest, mark) for table, (newest, mark) in raw["seen"].items()}
         return cls(**{**raw, "branch": branch, "seen": seen})
 
     def to_document(self) -> dict[str, Any]:
-        """As the ledger stores it."""
+        """Return as the ledger stores it."""
         return asdict(self)
 
     def begun(self, lake: Lake, tables: Iterable[str], **changes: Any) -> StreamRecord:
-        """The record of a job that is about to start; the caller owns the tables."""
+        """Return the record of a job that is about to start; the caller owns the tables."""
         return replace(self, running=True, seen=_seen(lake, tables), **changes)
 
     def settled(self, lake: Lake) -> StreamRecord:
-        """The record with what the last job has committed; the caller owns the tables."""
+        """Return the record with what the last job has committed; the caller owns the tables."""
         if not self.running:
             return self
         if self.replaced(lake) is not None:
@@ -80,8 +80,8 @@ class StreamRecord:
         return replace(self, committed=committed, unknown=unknown, seen=seen_now, running=False)
 
     def replaced(self, lake: Lake) -> str | None:
-        """The first of its tables whose rows were removed since, None if there is none: one that
-        was created again, or rolled back to before what the stream may have committed."""
+        """Return the first of its tables whose rows were removed since, None if there is none: one
+        that was created again, or rolled back to before what the stream may have committed."""
         for table, (newest, mark) in self.seen.items():
             if not lake.continues(table, mark, newest):
                 return table
@@ -91,7 +91,7 @@ class StreamRecord:
 
 
 def observed_commits(lake: Lake, tables: Iterable[str], run: IngestRun) -> dict[str, int]:
-    """The last checkpoint of a stream that the retained snapshots of each table show."""
+    """Return the last checkpoint of a stream that the retained snapshots of each table show."""
     found = {}
     for table in tables:
         own = list(_commits(lake, table, snapshot_ids(lake, table), run))

@@ -59,7 +59,7 @@ _NO_FRAMING = ("content-length", "content-type", "date", "connection")
 
 
 def feature_router(project: str | Path = ".") -> APIRouter:
-    """A router with ``/get-online-features``, ``/features``, ``/explain`` and ``/health``.
+    """Return a router with ``/get-online-features``, ``/features``, ``/explain`` and ``/health``.
 
     ``project`` is a project's folder, or one inside it. The online store is opened when the
     application starts (its lifespan), not here.
@@ -74,7 +74,7 @@ def feature_router(project: str | Path = ".") -> APIRouter:
 
 
 def model_router(project: str | Path = ".") -> APIRouter:
-    """A router with ``/predict/{model}``, ``/models``, ``/v2/...`` and ``/invocations``.
+    """Return a router with ``/predict/{model}``, ``/models``, ``/v2/...`` and ``/invocations``.
 
     As ``feature_router``; two routers of one project share everything.
     """
@@ -165,7 +165,7 @@ class _Embedded:
             app.tick()
 
     async def answer(self, request: Request, path: str) -> Response:
-        """The reply to a request, whatever path the router is included under."""
+        """Return the reply to a request, whatever path the router is included under."""
         if self.app is None:
             raise ConfigurationError(
                 "the application has not started: its lifespan opens the online store (in tests, "
@@ -245,7 +245,8 @@ def _endpoint(embedded: _Embedded, template: str) -> Callable[[Request], Any]:
 
 
 def _without_references(value: Any, schemas: Mapping[str, Any]) -> Any:
-    """The value with the schemas in place of references to them, which another document lacks."""
+    """Return the value with the schemas in place of references to them, which another document
+    lacks."""
     if isinstance(value, dict):
         if "$ref" in value:
             return _without_references(schemas[value["$ref"].rpartition("/")[2]], schemas)

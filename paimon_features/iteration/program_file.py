@@ -13,7 +13,7 @@ from paimon_features.core.process.python_file import failure_text, run_python_fi
 
 
 def load_program(program: str) -> Callable[[Any], Any]:
-    """The function that ``module:function`` or ``file.py:function`` names.
+    """Return the function that ``module:function`` or ``file.py:function`` names.
 
     Raises
     ------

@@ -169,7 +169,7 @@ class Lake:
         return cls(address, database, storage, side, rest)
 
     def of_database(self, database: str) -> Lake:
-        """The same warehouse with another database, which exists."""
+        """Return the same warehouse with another database, which exists."""
         return Lake(self.warehouse, database, self.storage, self._side_folder, self.rest)
 
     @cached_property
@@ -215,7 +215,7 @@ class Lake:
         )
 
     def flink_options(self) -> dict[str, str]:
-        """The options of Paimon's catalog in Flink; keys are among them.
+        """Return the options of Paimon's catalog in Flink; keys are among them.
 
         Raises
         ------
@@ -233,11 +233,11 @@ class Lake:
         return {**catalog, **paimon_options(self.warehouse, self.storage.settings)}
 
     def path(self, name: str) -> str:
-        """The path of a table, which need not exist."""
+        """Return the path of a table, which need not exist."""
         return f"{self.warehouse}/{self.database}.db/{name}"
 
     def exists(self, name: str) -> bool:
-        """Whether there is a table of this name: one that is being created is none yet.
+        """Return True if there is a table of this name: one that is being created is none yet.
 
         With snapshots and without a schema it is a damaged one.
         """
@@ -247,20 +247,20 @@ class Lake:
         )
 
     def list(self) -> list[str]:
-        """The names of all tables, sorted."""
+        """Return the names of all tables, sorted."""
         names = self.storage.names(f"{self.warehouse}/{self.database}.db")
         return sorted(name for name in names if self.exists(name))
 
     def lock_path(self, name: str) -> SidePath:
-        """The lock file for Python's commits to a table."""
+        """Return the lock file for Python's commits to a table."""
         return self.side_folder / "locks" / f"{self.database}.{name}.lock"
 
     def lease_folder(self, name: str) -> SidePath:
-        """The folder of a table's lease."""
+        """Return the folder of a table's lease."""
         return self.side_folder / "leases" / f"{self.database}.{name}"
 
     def lease_key(self, name: str) -> str:
-        """The address of the folder of a table's lease."""
+        """Return the address of the folder of a table's lease."""
         return str(self.lease_folder(name))
 
     @contextmanager
@@ -301,7 +301,8 @@ class Lake:
             yield
 
     def snapshot_ids(self, name: str) -> tuple[int, ...]:
-        """The numbers of the snapshots in a table's folder, ascending; none for an unknown table.
+        """Return the numbers of the snapshots in a table's folder, ascending; none for an unknown
+        table.
 
         Those of an object store include what was committed after a listing that the store repeats:
         such a listing would let a writer commit again what it has committed.
@@ -329,7 +330,7 @@ class Lake:
             return None
 
     def rollup_folder(self, name: str) -> Path | None:
-        """The folder of a table's rollups (see ``rollups``), which need not exist.
+        """Return the folder of a table's rollups (see ``rollups``), which need not exist.
 
         None in an object store, which has none.
         """
@@ -339,7 +340,7 @@ class Lake:
         return folder if isinstance(folder, Path) else None
 
     def merge_folder(self, name: str) -> Path | None:
-        """The cache folder for merged keys of a table; can be deleted at any time.
+        """Return the cache folder for merged keys of a table; can be deleted at any time.
 
         None for a remote warehouse that was opened without a side folder.
         """
@@ -431,7 +432,8 @@ class Lake:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def created_ms(self, name: str) -> int:
-        """When the table was created, UTC ms: a table that was created again has another time.
+        """Return when the table was created, UTC ms: a table that was created again has another
+        time.
 
         Raises
         ------
@@ -444,7 +446,7 @@ class Lake:
             raise UnknownNameError.of("table", name, self.list()) from None
 
     def removals(self, name: str) -> tuple[Removal, ...]:
-        """What was removed from the history of the tables of this name, oldest first.
+        """Return what was removed from the history of the tables of this name, oldest first.
 
         Raises
         ------
@@ -479,7 +481,8 @@ class Lake:
         return f"{self.created_ms(name)}.{len(self.removals(name))}"
 
     def continues(self, name: str, mark: str, snapshot_id: int) -> bool:
-        """Whether the table still has the history that it had up to a snapshot, expired or not.
+        """Return True if the table still has the history that it had up to a snapshot, expired or
+        not.
 
         It has not if the table was created again since the mark was taken, or rolled back to
         before that snapshot.
@@ -525,7 +528,7 @@ class Lake:
             raise ValueError(f"schema-{number} does not match its CRC32")
 
     def _schema_sums(self, name: str) -> dict[str, int]:
-        """The CRC32 of each schema that was written here, by number."""
+        """Return the CRC32 of each schema that was written here, by number."""
         path = self._schemas_path(name)
         with metadata_damage(path, f"table {name!r}"):
             sums = dict(mapping(json.loads(self.storage.read_text(path))))
@@ -544,7 +547,7 @@ class Lake:
         return f"{self.path(SIDE_FOLDER)}/removals-of.{name}.json"
 
     def _removals_marked(self, name: str) -> int:
-        """How much was removed at least; 0 if the loss of its record was accepted since."""
+        """Return how much was removed at least; 0 if the loss of its record was accepted since."""
         path = self._removals_mark(name)
         found = stored_document(self.storage, path)
         if found is None:
@@ -557,7 +560,7 @@ class Lake:
             return 0 if accepted else int(content.get("serial", 1))
 
     def _time_of(self, file: str) -> int:
-        """The time in a schema or snapshot file, UTC ms."""
+        """Return the time in a schema or snapshot file, UTC ms."""
         with metadata_damage(file, f"database {self.database!r}"):
             return int(json.loads(self.storage.read_text(file))["timeMillis"])
 
@@ -570,7 +573,7 @@ class Lake:
             self.record_removal(name, Removal(how, from_ms, now_ms(), 1, max(ids)))
 
     def table(self, name: str) -> Any:
-        """The pypaimon table, with native routes and large batches enabled.
+        """Return the pypaimon table, with native routes and large batches enabled.
 
         Raises
         ------
@@ -611,7 +614,7 @@ class Lake:
             return self.catalog.get_table(self._identifier(name))  # created since, or damaged
 
     def schema(self, name: str) -> pa.Schema:
-        """The Arrow schema of a table."""
+        """Return the Arrow schema of a table."""
         from pypaimon.schema.data_types import PyarrowFieldParser
 
         fields = self.table(name).fields
@@ -619,7 +622,7 @@ class Lake:
             return PyarrowFieldParser.from_paimon_schema(fields)
 
     def properties(self, name: str) -> dict[str, str]:
-        """The properties stored by ``set_properties``, keys without their common prefix."""
+        """Return the properties stored by ``set_properties``, keys without their common prefix."""
         options = self.table(name).table_schema.options
         return {
             key.removeprefix(PROPERTY_PREFIX): value
@@ -646,7 +649,7 @@ class Lake:
         self._handles.pop(name, None)
 
     def partition_days(self, name: str) -> int:
-        """How many days a partition of a table of events or tiles contains.
+        """Return how many days a partition of a table of events or tiles contains.
 
         Older partitions of a table of events may contain fewer.
 

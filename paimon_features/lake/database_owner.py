@@ -17,7 +17,7 @@ _KIND = "projects"
 
 
 def owner(lake: Lake) -> str | None:
-    """The project of the lake's database; None before its first ``apply``."""
+    """Return the project of the lake's database; None before its first ``apply``."""
     content: Any = read_json(lake.side_folder / _KIND / f"{lake.database}.json")
     name = content.get("project") if isinstance(content, dict) else None
     return name if isinstance(name, str) else None

@@ -12,17 +12,17 @@ from paimon_features.lake.specs import TableSpec
 
 
 def quote(name: str) -> str:
-    """A quoted Flink identifier: ``last``, ``value`` and ``year`` are reserved words."""
+    """Return a quoted Flink identifier: ``last``, ``value`` and ``year`` are reserved words."""
     return f"`{name.replace('`', '``')}`"
 
 
 def literal(text: str) -> str:
-    """A Flink string literal."""
+    """Return a Flink string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def arrow_schema(spec: TableSpec) -> pa.Schema:
-    """The Arrow schema of the table; all columns except keys are nullable."""
+    """Return the Arrow schema of the table; all columns except keys are nullable."""
     return pa.schema(
         [
             pa.field(name, kind.arrow, nullable=name not in spec.primary_key)
@@ -32,7 +32,7 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
 
 
 def paimon_schema(spec: TableSpec) -> Any:
-    """The schema object for pypaimon's catalog."""
+    """Return the schema object for pypaimon's catalog."""
     from pypaimon import Schema
 
     return Schema.from_pyarrow_schema(
@@ -44,7 +44,7 @@ def paimon_schema(spec: TableSpec) -> Any:
 
 
 def paimon_schema_like(schema: pa.Schema, options: Mapping[str, str]) -> Any:
-    """The schema object of an append table with the columns of an Arrow schema.
+    """Return the schema object of an append table with the columns of an Arrow schema.
 
     Raises
     ------

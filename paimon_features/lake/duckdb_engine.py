@@ -121,14 +121,14 @@ class DuckDBEngine(Closeable):
         self._connection.execute("SET lock_configuration = true")
 
     def syntax_tree(self, statement: str) -> dict[str, Any]:
-        """A query as DuckDB parses it; with ``error`` and ``error_message`` where it cannot, or
-        where it is something else than queries."""
+        """Return a query as DuckDB parses it; with ``error`` and ``error_message`` where it cannot,
+        or where it is something else than queries."""
         [row] = self._connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
         tree: dict[str, Any] = json.loads(row[0])
         return tree
 
     def plan_text(self, statement: str, parameters: Any = None) -> str:
-        """The optimized plan of a query, as text.
+        """Return the optimized plan of a query, as text.
 
         Raises
         ------
@@ -146,12 +146,12 @@ class DuckDBEngine(Closeable):
     def query(
         self, statement: str, parameters: Any, batch_rows: int
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The schema and the rows of a query with parameters; closing the rows ends it."""
+        """Return the schema and the rows of a query with parameters; closing the rows ends it."""
         rows = self._run(statement, batch_rows, "SQL", parameters)
         return next(rows), rows
 
     def stream(self, statement: str, batch_rows: int, what: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a statement, in batches of about this size. One statement at a time.
+        """Yield the rows of a statement, in batches of about this size. One statement at a time.
 
         Raises
         ------
@@ -166,14 +166,14 @@ class DuckDBEngine(Closeable):
             rows.close()
 
     def table(self, statement: str, what: str) -> pa.Table:
-        """All rows of a statement; raises as ``stream`` does."""
+        """Return all rows of a statement; raises as ``stream`` does."""
         schema, *batches = self._run(statement, _TABLE_ROWS, what)
         return pa.Table.from_batches(batches, schema)
 
     def _run(
         self, statement: str, batch_rows: int, what: str, parameters: Any = None
     ) -> Generator[Any, None, None]:
-        """The schema of the result, then its batches.
+        """Yield the schema of the result, then its batches.
 
         DuckDB works in a thread, so that Ctrl-C ends a statement at once (inside a call of its
         own it may not be heard), and that the next batches are made while one is used.
@@ -217,7 +217,10 @@ class DuckDBEngine(Closeable):
 
 
 def _next(ready: queue.Queue[Any]) -> Any:
-    """The next item; looks up now and then, for a signal may not wake a thread that waits."""
+    """Return the next item.
+
+    Looks up now and then, for a signal may not wake a thread that waits.
+    """
     while True:
         with suppress(queue.Empty):
             return ready.get(timeout=0.1)
@@ -247,10 +250,10 @@ def _duckdb() -> Any:
 
 
 def identifier(name: str) -> str:
-    """A DuckDB identifier: always quoted."""
+    """Return a DuckDB identifier: always quoted."""
     return quoted(name, '"')
 
 
 def literal(text: str) -> str:
-    """A DuckDB string literal."""
+    """Return a DuckDB string literal."""
     return quoted(text, "'")

@@ -151,7 +151,7 @@ def _pinned(lake: Lake, name: str, table: Any) -> SnapshotRef | None:
 
 
 def condition(predicate: Any) -> str:
-    """A predicate of pypaimon in the expression language.
+    """Return a predicate of pypaimon in the expression language.
 
     Raises
     ------

@@ -94,7 +94,7 @@ class Record:
         return self.lake.side_folder / self.kind / self.file
 
     def exists(self) -> bool:
-        """Whether it exists: a file, or a folder that is not empty."""
+        """Return True if it exists: a file, or a folder that is not empty."""
         if self.kind == "removals":  # a file of the warehouse, also where that is remote
             folder = f"{self.lake.warehouse}/{SIDE_FOLDER}/{self.kind}"
             return self.lake.storage.is_file(f"{folder}/{self.file}")
@@ -123,7 +123,7 @@ class Record:
             raise self.error()
 
     def is_lost(self) -> bool:
-        """Whether it was written, and does not exist or is older than its mark."""
+        """Return True if it was written, and does not exist or is older than its mark."""
         marked = self._marked_serial()  # before the record, which may be written in between
         return self._current_serial() < marked
 
@@ -144,7 +144,7 @@ class Record:
             _write(self.lake, self._mark_path, content)
 
     def is_marked(self) -> bool:
-        """Whether it was written, and its loss was not accepted since."""
+        """Return True if it was written, and its loss was not accepted since."""
         return _is_mark(_content(self.lake, self._mark_path))
 
     def accept_loss(self) -> None:
@@ -160,7 +160,7 @@ class Record:
         return stored_document(self.lake.storage, path)
 
     def _current_serial(self) -> int:
-        """The number of its writes; -1 if it does not exist. A folder has none."""
+        """Return the number of its writes; -1 if it does not exist. A folder has none."""
         if self.kind != "removals" and self.path.is_dir():
             return 0 if self.exists() else -1
         return _serial(self._document())
@@ -169,13 +169,16 @@ class Record:
         return self._serial_of_mark(_content(self.lake, self._mark_path))
 
     def _serial_of_mark(self, content: Mapping[str, Any] | None) -> int:
-        """The number of its writes by its mark; -1 without one, or if its loss was accepted."""
+        """Return the number of its writes by its mark.
+
+        -1 without one, or if its loss was accepted.
+        """
         if content is None or content.get("accepted", self.kind != "removals"):
             return -1
         return int(content.get("serial", 0))
 
     def error(self) -> RecordLostError:
-        """The error that says what is lost, and what to do."""
+        """Return the error that says what is lost, and what to do."""
         lost, remedy = LOSSES[self.kind]
         what = f"table {self.table!r}" if self.table else f"database {self.lake.database!r}"
         problem = "does not exist, but was written before"
@@ -195,7 +198,7 @@ class Record:
 
 
 def lost_records(lake: Lake) -> list[Record]:
-    """The records of all tables that were written and do not exist, or are older, in order.
+    """Return the records of all tables that were written and do not exist, or are older, in order.
 
     Those that are damaged, or whose mark is, are left out: ``scrub`` finds them.
     """
@@ -211,7 +214,7 @@ def _is_lost(record: Record) -> bool:
 
 
 def record_names(lake: Lake, kind: str, table: str) -> set[str]:
-    """The names of the records of a kind that were written for a table."""
+    """Return the names of the records of a kind that were written for a table."""
     return {record.name for record in _marked(lake, table) if record.kind == kind}
 
 
@@ -238,7 +241,10 @@ def _marks(lake: Lake, table: str | None) -> str:
 
 
 def _content(lake: Lake, path: str) -> Mapping[str, Any] | None:
-    """What a mark says, None if there is none; DamagedFileError if it is not what was written."""
+    """Return what a mark says, None if there is none.
+
+    DamagedFileError if it is not what was written.
+    """
     found = stored_document(lake.storage, path)
     if found is None:
         return None

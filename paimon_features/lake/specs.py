@@ -155,7 +155,7 @@ class TableSpec:
                 )
 
     def with_options(self, options: Mapping[str, str]) -> TableSpec:
-        """The same table with further options; later ones win."""
+        """Return the same table with further options; later ones win."""
         merged = {**self.options, **options}
         return TableSpec(self.name, self.columns, self.primary_key, self.partition_by, merged)
 
@@ -171,7 +171,7 @@ def _free(table: str, columns: Mapping[str, DataType], reserved: Sequence[str]) 
 def events_spec(
     table: str, columns: Mapping[str, DataType], partition_days: int | None = None
 ) -> TableSpec:
-    """An append table of events, partitioned by the day of the event time (UTC).
+    """Return an append table of events, partitioned by the day of the event time (UTC).
 
     ``event_day`` and ``ingest_time_ms`` are added by ingestion. A partition contains
     ``partition_days`` days; None leaves the number to the first commit of events.
@@ -191,7 +191,7 @@ def _partition_options(partition_days: int | None) -> dict[str, str]:
 
 
 def rejected_spec(table: str) -> TableSpec:
-    """An append table of rejected rows, with the reason.
+    """Return an append table of rejected rows, with the reason.
 
     ``origin`` is the file or topic, ``ingest_id`` the run that read it, ``raw`` the row as text.
     """
@@ -206,7 +206,7 @@ def tiles_spec(
     buckets: int,
     partition_days: int = 1,
 ) -> TableSpec:
-    """An aggregation table of tiles; ``partials`` are (column, type, merge function).
+    """Return an aggregation table of tiles; ``partials`` are (column, type, merge function).
 
     A partition contains ``partition_days`` days.
 
@@ -255,7 +255,8 @@ def tiles_spec(
 
 
 def skipped_spec(table: str) -> TableSpec:
-    """The number of rows skipped by a view, per day and reason: an aggregation table of sums."""
+    """Return the number of rows skipped by a view, per day and reason: an aggregation table of
+    sums."""
     return TableSpec(
         table,
         {TILE_DAY: Int32, "reason": String, "detail": String, "p_rows": Int64},
@@ -274,7 +275,7 @@ def skipped_spec(table: str) -> TableSpec:
 def training_spec(
     table: str, columns: Mapping[str, DataType], properties: Mapping[str, str] | None = None
 ) -> TableSpec:
-    """An append table of training rows; ``properties`` record its sources."""
+    """Return an append table of training rows; ``properties`` record its sources."""
     return TableSpec(table, dict(columns), options={**TABLE_OPTIONS, **(properties or {})})
 
 
@@ -286,7 +287,7 @@ def features_spec(
     buckets: int,
     properties: Mapping[str, str] | None = None,
 ) -> TableSpec:
-    """The table of a derived view: one row per entity and window start.
+    """Return the table of a derived view: one row per entity and window start.
 
     ``columns`` are those of its rows, ``keys`` the entity's among them. It is partitioned by the
     day
@@ -314,7 +315,7 @@ def feedback_spec(
     sample_keys: Mapping[str, DataType],
     extra: Mapping[str, DataType] | None = None,
 ) -> TableSpec:
-    """An append table of per-sample training feedback; ``extra`` are additional columns."""
+    """Return an append table of per-sample training feedback; ``extra`` are additional columns."""
     _free(table, {**sample_keys, **(extra or {})}, tuple(FEEDBACK_COLUMNS))
     return TableSpec(
         table, {**sample_keys, **FEEDBACK_COLUMNS, **(extra or {})}, options=TABLE_OPTIONS
@@ -322,17 +323,18 @@ def feedback_spec(
 
 
 def served_spec(table: str) -> TableSpec:
-    """An append table of sampled replies, one partition per day of the reply (UTC)."""
+    """Return an append table of sampled replies, one partition per day of the reply (UTC)."""
     return _of_replies(table, {**SERVED_COLUMNS, SPOOL_FILE: String})
 
 
 def predictions_spec(table: str) -> TableSpec:
-    """An append table of logged predictions, one partition per day of the reply (UTC)."""
+    """Return an append table of logged predictions, one partition per day of the reply (UTC)."""
     return _of_replies(table, {**PREDICTION_COLUMNS, SPOOL_FILE: String})
 
 
 def outcomes_spec(table: str, keys: Mapping[str, DataType]) -> TableSpec:
-    """An append table of predictions with their outcomes, one partition per day of the reply.
+    """Return an append table of predictions with their outcomes, one partition per day of the
+    reply.
 
     ``keys`` are the entity keys of the model; rows can be labelled examples of a training set.
     """
@@ -346,7 +348,7 @@ def _of_replies(table: str, columns: Mapping[str, DataType]) -> TableSpec:
 
 
 def fitted_spec(table: str) -> TableSpec:
-    """The append table of a fitted transformer: one row per version, its parameters as JSON.
+    """Return the append table of a fitted transformer: one row per version, its parameters as JSON.
 
     ``fitted_on`` (JSON) identifies the data that it was fitted on, ``rows`` their number.
     """
@@ -363,7 +365,7 @@ def fitted_spec(table: str) -> TableSpec:
 
 
 def models_spec(table: str) -> TableSpec:
-    """The append table of a model: its manifests, states and files.
+    """Return the append table of a model: its manifests, states and files.
 
     A ``manifest`` and the ``states`` are JSON, in ``document``; ``serial`` counts the changes of
     the states. A ``file`` is named by its SHA-256, and ``data`` is one of its parts.
@@ -382,7 +384,8 @@ def models_spec(table: str) -> TableSpec:
 
 
 def registry_spec(table: str = "registry") -> TableSpec:
-    """The append table of applied definitions: one row per version, its canonical JSON and hash."""
+    """Return the append table of applied definitions: one row per version, its canonical JSON and
+    hash."""
     columns = {
         "applied_at_ms": Int64,
         "kind": String,

@@ -44,7 +44,7 @@ class PossibleOutcomes:
     happened: Ints | None = None
 
     def take(self, rows: Bools) -> PossibleOutcomes:
-        """The outcomes of some rows."""
+        """Return the outcomes of some rows."""
         return PossibleOutcomes(
             self.values[rows],
             None if self.chances is None else self.chances[rows],
@@ -52,7 +52,7 @@ class PossibleOutcomes:
         )
 
     def costs(self, mean: float, weights: Floats, sign: int) -> Floats:
-        """How far beyond a mean a row would be by each outcome; ``sign`` is -1 for below it.
+        """Return how far beyond a mean a row would be by each outcome; ``sign`` is -1 for below it.
 
         The mean over rows, weighted by the chance of the outcome and by how far it is beyond: an
         outcome that costs something in some of the rows only is as rare as these.
@@ -64,7 +64,7 @@ class PossibleOutcomes:
         return costs
 
     def counts(self, clusters: Ints) -> Ints | None:
-        """The rows of each cluster with each outcome, shape (clusters, outcomes)."""
+        """Return the rows of each cluster with each outcome, shape (clusters, outcomes)."""
         if self.happened is None:
             return None
         outcomes, count = self.values.shape[1], int(clusters.max(initial=0)) + 1
@@ -96,7 +96,7 @@ class ClusteredMean:
         weights: Floats | None = None,
         possible: PossibleOutcomes | None = None,
     ) -> ClusteredMean:
-        """The mean of values, one or more, by the cluster of each; None: each row is one.
+        """Return the mean of values, one or more, by the cluster of each; None: each row is one.
 
         >>> found = ClusteredMean.of(np.array([1.0, 1.0, 4.0, 4.0]), np.array([0, 0, 1, 1]))
         >>> (found.mean, found.variance, found.clusters)
@@ -135,15 +135,19 @@ class ClusteredMean:
         return cls(mean, variance, len(values), count, freedom, above, below)
 
     def high(self, confidence: float) -> float:
-        """The upper bound with a one-sided confidence; infinite for a single cluster."""
+        """Return the upper bound with a one-sided confidence; infinite for a single cluster."""
         return self.mean + self._half(confidence) - math.log(1 - confidence) * self.above
 
     def low(self, confidence: float) -> float:
-        """The lower bound with a one-sided confidence; minus infinity for a single cluster."""
+        """Return the lower bound with a one-sided confidence.
+
+        Minus infinity for a single cluster.
+        """
         return self.mean - self._half(confidence) + math.log(1 - confidence) * self.below
 
     def minus(self, other: ClusteredMean) -> ClusteredMean:
-        """The difference from an independent mean, with the degrees of freedom of Welch (1947)."""
+        """Return the difference from an independent mean, with the degrees of freedom of Welch
+        (1947)."""
         variance = self.variance + other.variance
         freedom = min(self.freedom, other.freedom)
         if math.isfinite(variance) and freedom > 0 and variance > 0:
@@ -166,7 +170,7 @@ class ClusteredMean:
 
 
 def rare_label_clusters(labels: Floats, clusters: Ints) -> int:
-    """How many clusters have a row with another label than the most frequent one.
+    """Return how many clusters have a row with another label than the most frequent one.
 
     >>> rare_label_clusters(np.array([0.0, 0.0, 0.0, 1.0, 1.0]), np.array([1, 2, 3, 4, 4]))
     1
@@ -176,7 +180,8 @@ def rare_label_clusters(labels: Floats, clusters: Ints) -> int:
 
 
 def _together(table: Ints) -> tuple[Floats, float]:
-    """What rows of one cluster have in common, from the rows of each cluster with each outcome.
+    """Return what rows of one cluster have in common, from the rows of each cluster with each
+    outcome.
 
     By outcome: how probably another row of a cluster has it too if one row has it, which is 1 for
     an outcome of fewer than ``SEEN`` clusters. It is the mean over pairs, or over rows with the
@@ -198,7 +203,7 @@ def _together(table: Ints) -> tuple[Floats, float]:
 
 @lru_cache(4_096)
 def student_t(confidence: float, freedom: float) -> float:
-    """The quantile of Student's t for a confidence from 0.5 to 1, exclusive.
+    """Return the quantile of Student's t for a confidence from 0.5 to 1, exclusive.
 
     Bisection of the distribution function, whose incomplete beta function is that of the NIST
     Digital Library of Mathematical Functions, 26.5 and 8.17; degrees of freedom may be fractions.
@@ -223,12 +228,12 @@ def student_t(confidence: float, freedom: float) -> float:
 
 
 def _tail_of_t(value: float, freedom: float) -> float:
-    """The probability of more than a value, 0 or more."""
+    """Return the probability of more than a value, 0 or more."""
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + value * value)) / 2
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (DLMF 8.17.22)."""
+    """Return the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly

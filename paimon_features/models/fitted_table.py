@@ -81,7 +81,7 @@ def save_fitted(
 
 
 def load_fitted(lake: Lake, name: str, version: int | None = None) -> FittedVersion:
-    """A version of a fitted transformer, the newest by default.
+    """Return a version of a fitted transformer, the newest by default.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def load_fitted(lake: Lake, name: str, version: int | None = None) -> FittedVers
 
 
 def fitted_versions(lake: Lake, name: str) -> list[FittedVersion]:
-    """All versions, oldest first; empty if never saved. TableError as ``load_fitted``."""
+    """Return all versions, oldest first; empty if never saved. TableError as ``load_fitted``."""
     table = FITTED_PREFIX + name
     if not lake.exists(table):
         return []
@@ -115,7 +115,7 @@ def fitted_versions(lake: Lake, name: str) -> list[FittedVersion]:
 
 
 def fitted_names(lake: Lake) -> list[str]:
-    """The names of all fitted transformers, sorted."""
+    """Return the names of all fitted transformers, sorted."""
     tables = [table for table in lake.list() if table.startswith(FITTED_PREFIX)]
     return [table.removeprefix(FITTED_PREFIX) for table in tables]
 

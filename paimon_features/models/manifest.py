@@ -266,7 +266,7 @@ class ModelManifest:
 
 
 def sha256_of(data: bytes) -> str:
-    """The SHA-256 of a file's content, as hexadecimal digits."""
+    """Return the SHA-256 of a file's content, as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 

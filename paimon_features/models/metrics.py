@@ -32,7 +32,8 @@ _LEAST = 1e-15
 def auc(
     labels: Floats, scores: Floats, clusters: Ints | None = None, weights: Floats | None = None
 ) -> Metric:
-    """The area under the ROC curve: the share of (positive, negative) pairs in the right order.
+    """Return the area under the ROC curve: the share of (positive, negative) pairs in the right
+    order.
 
     A pair of equal scores counts half, a pair of weighted rows the product of their weights. Both
     classes must occur, with a weight. ``clusters`` is the entity of each row.
@@ -63,7 +64,7 @@ def auc(
 
 
 def _auc_bounds(value: float, positives: float, negatives: float) -> tuple[float, float]:
-    """Where a true area is two-sided 95 % compatible with the value: Newcombe's method 5."""
+    """Return where a true area is two-sided 95 % compatible with the value: Newcombe's method 5."""
     freedom = max(min(positives, negatives) - 1, 1.0)
     quantile = student_t(0.975, freedom)
     mean_size = (positives + negatives) / 2 - 1
@@ -85,7 +86,7 @@ def _auc_bounds(value: float, positives: float, negatives: float) -> tuple[float
 
 
 def _below(values: Floats, weights: Floats) -> Floats:
-    """The weights of the values below each value; those of equal ones count half."""
+    """Return the weights of the values below each value; those of equal ones count half."""
     order = np.argsort(values, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(weights[order])])
     left, right = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
@@ -94,7 +95,7 @@ def _below(values: Floats, weights: Floats) -> Floats:
 
 
 def log_losses(chosen: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The log loss of each row, from the probability of what happened, 0 to 1.
+    """Return the log loss of each row, from the probability of what happened, 0 to 1.
 
     >>> log_losses(np.array([1.0, 0.5])).round(3).tolist()
     [-0.0, 0.693]
@@ -128,7 +129,7 @@ def mean_metric(
     weights: Floats | None = None,
     possible: PossibleOutcomes | None = None,
 ) -> Metric:
-    """The mean of values, of one or more; without bounds for a single cluster.
+    """Return the mean of values, of one or more; without bounds for a single cluster.
 
     ``clusters`` is the entity of each row; ``possible`` are the values by outcomes that the rows
     may lack.

@@ -163,12 +163,12 @@ def _text(data: bytes, at: slice) -> str:
 
 
 def _inside(data: bytes, kind: str, where: slice) -> dict[int, int | slice]:
-    """The fields of a message of which none is repeated."""
+    """Return the fields of a message of which none is repeated."""
     return dict(read_fields(data, kind, where.start, where.stop))
 
 
 def _value_of(data: bytes, where: slice) -> _Value:
-    """The name, type and shape of a ``ValueInfoProto``."""
+    """Return the name, type and shape of a ``ValueInfoProto``."""
     value = _inside(data, "value", where)
     name, kind = value.get(1), value.get(2)
     dtype: str = "no tensor"

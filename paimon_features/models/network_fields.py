@@ -88,7 +88,8 @@ def read_fields(data: bytes, kind: str, start: int, end: int) -> Iterator[tuple[
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number of at most 64 bits in as few bytes as possible, and where the next field is."""
+    """Return a number of at most 64 bits in as few bytes as possible, and where the next field
+    is."""
     number = shift = 0
     while at < end and shift < 70:
         byte = data[at]

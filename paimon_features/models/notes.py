@@ -46,12 +46,12 @@ class VersionNote:
             )
 
     def to_text(self) -> str:
-        """The note as JSON."""
+        """Return the note as JSON."""
         return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_text(cls, text: str) -> VersionNote:
-        """The note of a JSON text; ModelError for one that is none."""
+        """Return the note of a JSON text; ModelError for one that is none."""
         try:
             note: VersionNote = typed(cls, strict_json(text))
         except ModelError:

@@ -68,7 +68,7 @@ class ModelStates:
 
     @classmethod
     def new(cls, name: str, now_ms: int) -> ModelStates:
-        """The states of a model without versions."""
+        """Return the states of a model without versions."""
         return cls(name, 0, secrets.token_hex(8), now_ms)
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class ModelStates:
         return card(f"Model {self.name}", table(rows, ("version", "state", "traffic")), note=note)
 
     def of(self, version: int) -> VersionState:
-        """The state of a version; UnknownNameError if there is none."""
+        """Return the state of a version; UnknownNameError if there is none."""
         for entry in self.versions:
             if entry.version == version:
                 return entry
@@ -136,13 +136,13 @@ class ModelStates:
         raise UnknownNameError(f"model {self.name!r} has no version {version}; it has: {existing}")
 
     def slot(self, entity: bytes | str) -> int:
-        """The slot of an entity: the same for equal bytes, whatever the versions are."""
+        """Return the slot of an entity: the same for equal bytes, whatever the versions are."""
         data = entity.encode() if isinstance(entity, str) else entity
         digest = hashlib.blake2b(data, digest_size=8, key=self.salt.encode()).digest()
         return int.from_bytes(digest, "big") % SHARES
 
     def version_of(self, entity: bytes | str) -> int | None:
-        """The version that answers an entity; None where no version does."""
+        """Return the version that answers an entity; None where no version does."""
         if self._challenged:
             slot = self.slot(entity)
             for start, end, version in self._challenged:
@@ -159,14 +159,14 @@ class ModelStates:
     # -- changes ---------------------------------------------------------------------------
 
     def with_version(self, version: int, manifest: str, now_ms: int) -> ModelStates:
-        """The states with another version, a candidate."""
+        """Return the states with another version, a candidate."""
         added = VersionState(version, "candidate", manifest)
         return self._next([*self.versions, added], now_ms, self.previous)
 
     def changed(
         self, version: int, state: ModelState, now_ms: int, *, traffic: int = 0
     ) -> ModelStates:
-        """The states after the state of a version was changed.
+        """Return the states after the state of a version was changed.
 
         A version that gets into production replaces the one that is, which is archived.
         ``traffic`` are the slots of a challenger, 1 to 9,999 of 10,000.
@@ -225,7 +225,8 @@ class ModelStates:
         return self._next(after, now_ms, previous)
 
     def rolled_back(self, now_ms: int) -> ModelStates:
-        """The states with the version in production that was there before; the current is archived.
+        """Return the states with the version in production that was there before; the current is
+        archived.
 
         Raises
         ------

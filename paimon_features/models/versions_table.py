@@ -139,7 +139,7 @@ def change_states(
 
 
 def notes_of(lake: Lake, name: str) -> list[VersionNote]:
-    """The notes about all versions of a model, in the order in which they were made.
+    """Return the notes about all versions of a model, in the order in which they were made.
 
     Raises
     ------
@@ -163,13 +163,13 @@ def notes_of(lake: Lake, name: str) -> list[VersionNote]:
 
 
 def model_names(lake: Lake) -> list[str]:
-    """The names of all models, sorted."""
+    """Return the names of all models, sorted."""
     tables = [table for table in lake.list() if table.startswith(MODELS_PREFIX)]
     return sorted(table.removeprefix(MODELS_PREFIX) for table in tables)
 
 
 def states_of(lake: Lake, name: str) -> ModelStates:
-    """The states of all versions of a model.
+    """Return the states of all versions of a model.
 
     Raises
     ------
@@ -185,14 +185,17 @@ def states_of(lake: Lake, name: str) -> ModelStates:
 
 
 def load_manifest(lake: Lake, name: str, version: int) -> ModelManifest:
-    """The manifest of a version; raises as ``states_of``, UnknownNameError also for a version."""
+    """Return the manifest of a version.
+
+    Raises as ``states_of``, UnknownNameError also for a version.
+    """
     return load_manifests(lake, name, [version])[version]
 
 
 def load_manifests(
     lake: Lake, name: str, versions: list[int] | None = None
 ) -> dict[int, ModelManifest]:
-    """The manifests of some versions, all by default; raises as ``load_manifest``."""
+    """Return the manifests of some versions, all by default; raises as ``load_manifest``."""
     states = states_of(lake, name)
     documents = {
         int(row["name"]): row["document"].encode()
@@ -212,7 +215,7 @@ def load_manifests(
 
 
 def load_file(lake: Lake, manifest: ModelManifest, file: str) -> bytes:
-    """The content of a file of a version, verified.
+    """Return the content of a file of a version, verified.
 
     Raises
     ------
@@ -315,7 +318,7 @@ def _documents(lake: Lake, name: str) -> list[dict[str, Any]]:
 
 
 def _same(one: ModelManifest, other: ModelManifest) -> bool:
-    """Whether two manifests differ in nothing but version and times."""
+    """Return True if two manifests differ in nothing but version and times."""
 
     def comparable(manifest: ModelManifest) -> ModelManifest:
         training = manifest.training

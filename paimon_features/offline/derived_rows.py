@@ -53,7 +53,7 @@ class SortedTiles:
     columns: dict[str, Column]
 
     def take(self, rows: Ints) -> SortedTiles:
-        """Some of them, in this order."""
+        """Return some of them, in this order."""
         return SortedTiles(
             self.keys.take(pa.array(rows)),
             self.codes[rows],
@@ -125,7 +125,7 @@ class DerivedRead:
         return pa.schema([pa.field(name, kind.arrow) for name, kind in columns.items()])
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows, some days of starts at a time, in the order of start, then keys."""
+        """Yield the rows, some days of starts at a time, in the order of start, then keys."""
         for low, high in self._chunks():
             parts = [part for bucket in self._buckets for part in self._rows(bucket, low, high)]
             if parts:
@@ -135,11 +135,11 @@ class DerivedRead:
         self.pin.check(self.lake)  # files are found by the snapshot's number
 
     def table(self) -> pa.Table:
-        """All rows at once."""
+        """Return all rows at once."""
         return pa.concat_tables([self.schema.empty_table(), *self.tables()])
 
     def reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream, computed as it is read."""
+        """Return the rows as a stream, computed as it is read."""
         batches = (batch for table in self.tables() for batch in table.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
@@ -168,7 +168,7 @@ class DerivedRead:
         return sorted((d for d in days if d is not None), key=lambda d: d.start)
 
     def _of_days(self, first: int, last: int, bucket: int | None = None) -> list[DataFile]:
-        """The files that may have tiles of days ``first`` to ``last`` (inclusive)."""
+        """Return the files that may have tiles of days ``first`` to ``last`` (inclusive)."""
         return [
             file
             for file in self._files
@@ -187,7 +187,7 @@ class DerivedRead:
         yield from self._days_at_once(None, low, end)
 
     def _rows(self, bucket: int, low: int, high: int) -> Iterator[pa.Table]:
-        """The rows of one bucket whose windows start in ``[low, high)``."""
+        """Yield the rows of one bucket whose windows start in ``[low, high)``."""
         windows, gap_ms = self.derived.windows, self.derived.gap_ms
         if windows is not None:
             first, last = windows.first_from(low), windows.first_from(high)
@@ -215,7 +215,8 @@ class DerivedRead:
     # -- reading ---------------------------------------------------------------------------
 
     def _tiles(self, bucket: int, low: int, high: int) -> SortedTiles:
-        """The tiles of a bucket that may hold events in ``[low, high)``, sorted and merged."""
+        """Return the tiles of a bucket that may hold events in ``[low, high)``, sorted and
+        merged."""
         tile_ms, names = self.view.tile_ms, [p.name for p in self._partials]
         low, high = max(low, MIN_TIME_MS - DAY_MS), min(high, MAX_TIME_MS + DAY_MS)
         files = self._of_days(floor_ms(low, tile_ms) // DAY_MS, (high - 1) // DAY_MS, bucket)
@@ -230,7 +231,7 @@ class DerivedRead:
         )
 
     def _merged(self, keys: pa.Table, starts: Ints, columns: dict[str, Column]) -> SortedTiles:
-        """Rows sorted by entity and start, those of one entity and start made one."""
+        """Return rows sorted by entity and start, those of one entity and start made one."""
         entities = EntityCodes(keys, self.view.keys)
         time_keys = TimeKeys(starts, entities.count, self.view.tile_ms)
         order, sorted_keys = sort_order(time_keys.of(entities.codes, starts))
@@ -241,7 +242,7 @@ class DerivedRead:
         return SortedTiles(keys.take(pa.array(rows)), entities.codes[rows], starts[rows], columns)
 
     def _tumbling(self, windows: Tumbling, bucket: int, first: int, last: int) -> SortedTiles:
-        """The windows of a bucket from one start to another, as if each were one tile.
+        """Return the windows of a bucket from one start to another, as if each were one tile.
 
         Each day's tiles are folded first, then the days of a window: a window may be longer
         than what fits into memory at once, and has the same bits however days are read.
@@ -280,7 +281,7 @@ class DerivedRead:
             yield low, high
 
     def _standing(self, tiles: SortedTiles) -> SortedTiles:
-        """The tiles that contain an event that was not retracted."""
+        """Return the tiles that contain an event that was not retracted."""
         rows = tiles.columns[ROWS.name].values
         return tiles if (rows > 0).all() else tiles.take(np.flatnonzero(rows > 0))
 
@@ -295,7 +296,7 @@ class DerivedRead:
     def _finished(
         self, tiles: SortedTiles, cut: WindowRanges, inside: Bools | None = None
     ) -> Iterator[pa.Table]:
-        """The rows of windows; those without an event, and open ones, are left out."""
+        """Yield the rows of windows; those without an event, and open ones, are left out."""
         if not len(cut.starts):
             return
         merged = fold(self._partials, tiles.columns, cut.offsets, self.view.tile_ms)
@@ -329,7 +330,7 @@ class DerivedRead:
 
 
 def _each(windows: Tumbling, tiles: SortedTiles) -> WindowRanges:
-    """Each of these is a window."""
+    """Return each of these is a window."""
     return WindowRanges(np.arange(len(tiles.starts) + 1), tiles.starts, windows.end(tiles.starts))
 
 
@@ -346,7 +347,7 @@ def _sessions(gap_ms: int, tiles: SortedTiles, tile_ms: int) -> WindowRanges:
 
 
 def _differs(values: Ints) -> Bools:
-    """Where a value is another one than that before it; the first one is."""
+    """Return where a value is another one than that before it; the first one is."""
     out = np.ones(len(values), np.bool_)
     out[1:] = values[1:] != values[:-1]
     return out

@@ -52,7 +52,7 @@ class DerivedRefresh:
     """Commits of events that the tiles do not contain yet."""
 
     def to_document(self) -> dict[str, object]:
-        """As JSON, for a program."""
+        """Return as JSON, for a program."""
         return {
             "table": self.table,
             "snapshot_id": self.snapshot_id,
@@ -153,7 +153,7 @@ def _overwrite(lake: Lake, target: str) -> Overwrite:
 
 
 def _days(lake: Lake, target: str) -> set[int]:
-    """The days that have rows."""
+    """Return the days that have rows."""
     newest = latest_snapshot(lake, target)
     if newest is None:
         return set()
@@ -167,7 +167,7 @@ def _inside(day: int, low: int | None, high: int | None) -> bool:
 def _changed(
     lake: Lake, derived: CompiledDerived, table: pa.Table, there: set[int]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The days of these rows that differ in the table; all of them leave ``there``."""
+    """Yield the days of these rows that differ in the table; all of them leave ``there``."""
     new = dict(_by_day(derived, table))
     order = [(name, "ascending") for name in (derived.start, *derived.view.keys)]
     span = {START_DAY: (min(new), max(new) + 1)}
@@ -180,7 +180,7 @@ def _changed(
 
 
 def _by_day(derived: CompiledDerived, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Rows in the order of their starts, cut by the day of the start."""
+    """Yield rows in the order of their starts, cut by the day of the start."""
     starts = table.column(derived.start).to_numpy()
     days, first = np.unique(starts // DAY_MS, return_index=True)
     for day, (begin, end) in zip(

@@ -35,7 +35,7 @@ class WrittenFile:
     """Commits of events that the tiles of a view do not contain yet, by view."""
 
     def to_document(self) -> dict[str, object]:
-        """As JSON, for a program."""
+        """Return as JSON, for a program."""
         return {
             "path": str(self.path),
             "rows": self.rows,
@@ -147,7 +147,7 @@ def _format(path: Path) -> Any:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """The schema with the values of dictionaries instead of dictionaries."""
+    """Return the schema with the values of dictionaries instead of dictionaries."""
     plain = [
         field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
         for field in schema

@@ -28,7 +28,8 @@ NOT_INCLUDED = "paimon-features.commits-not-included"
 
 
 def commits_not_included(schema: pa.Schema) -> dict[str, int]:
-    """How many commits of events are in no feature of a result, by view; empty if all are in.
+    """Return how many commits of events are in no feature of a result, by view; empty if all are
+    in.
 
     Their events were ingested after the tiles of the view were computed, so they are left out of
     all windows alike, until its job has read them.
@@ -92,7 +93,10 @@ class FeatureResult(Closeable):
         return self.entity_rows.count
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows with their features, in order, some at a time; nothing where there is none."""
+        """Yield the rows with their features, in order, some at a time.
+
+        Nothing where there is none.
+        """
         for chunk in range(self.entity_rows.chunks):
             found = {name: view.chunk(chunk) for name, view in self._parts.items()}
             table = self._assembled(self.entity_rows.rows(chunk), found)
@@ -101,7 +105,7 @@ class FeatureResult(Closeable):
             yield table
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same as a stream; spilled data is deleted at its end."""
+        """Return the same as a stream; spilled data is deleted at its end."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             with self:
@@ -111,7 +115,7 @@ class FeatureResult(Closeable):
         return pa.RecordBatchReader.from_batches(self.schema, batches())
 
     def table(self) -> pa.Table:
-        """All of it at once."""
+        """Return all of it at once."""
         with self:
             return pa.concat_tables([self.schema.empty_table(), *self.tables()])
 
@@ -122,7 +126,7 @@ class FeatureResult(Closeable):
             parts.close()
 
     def _assembled(self, rows: pa.Table, found: Mapping[str, pa.Table]) -> pa.Table:
-        """Rows and the answers to them side by side, columns in the order of the outputs."""
+        """Return rows and the answers to them side by side, columns in the order of the outputs."""
         refs = self.selection.refs
         values = {ref: found[ref.view].column(ref.feature) for ref in refs}
         inputs = row_inputs(self.selection.inputs, rows)

@@ -18,7 +18,8 @@ def with_outputs(
     inputs: Mapping[str, pa.Array],
     codes: Mapping[FeatureRef, Codes] | None,
 ) -> pa.Table:
-    """The rows with a column for each output, and one for its status where ``codes`` are given.
+    """Return the rows with a column for each output, and one for its status where ``codes`` are
+    given.
 
     ``values`` and ``codes`` (``Status``) are those of ``selection.refs`` on these
     rows, ``inputs`` what ``row_inputs`` finds in them. Rows do not depend on each other, so they

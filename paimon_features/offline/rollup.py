@@ -134,7 +134,10 @@ class _RollupRun:
             self._written += len(rows)
 
     def _folded(self, files: Sequence[DataFile]) -> pa.Table:
-        """One row per entity; what is held is a row per entity, and rows yet to be folded."""
+        """Return one row per entity.
+
+        What is held is a row per entity, and rows yet to be folded.
+        """
         held = [self._schema.empty_table()]
         count, limit = 0, HELD_ROWS
         for table in pieces(files, self._columns, _BATCH_ROWS):

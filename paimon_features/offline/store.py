@@ -82,16 +82,16 @@ class PinnedRead:
         return tuple(dict.fromkeys(pin for read in self.reads for pin in read.pins))
 
     def definitions(self) -> dict[str, object]:
-        """What each feature's values are computed from, in addition to the tables."""
+        """Return what each feature's values are computed from, in addition to the tables."""
         reads = {read.name: read for read in self.reads}
         return {str(ref): reads[ref.view].definition(ref.feature) for ref in self.selection.refs}
 
     def read(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.Table:
-        """The rows with their features; see ``OfflineStore.get_historical_features``."""
+        """Return the rows with their features; see ``OfflineStore.get_historical_features``."""
         return self.join(self.check_rows(rows, **_of_checking(options)), **options).table()
 
     def stream(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.RecordBatchReader:
-        """The same as a stream; see ``OfflineStore.stream_historical_features``."""
+        """Return the same as a stream; see ``OfflineStore.stream_historical_features``."""
         return self.join(self.check_rows(rows, **_of_checking(options)), **options).reader()
 
     def check_rows(
@@ -193,7 +193,7 @@ class OfflineStore:
         as_of: AsOf = None,
         **options: Unpack[HistoryKeywords],
     ) -> pa.Table:
-        """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
+        """Return the features of each row ``(entity keys, event_time_ms)`` as of its own time.
 
         A feature at ``q`` is computed from the events with ``window start <= ts < q``: an event at
         exactly ``q`` is not seen. Snapshots of all tables are chosen once, at the start.
@@ -255,7 +255,7 @@ class OfflineStore:
         as_of: AsOf = None,
         **options: Unpack[HistoryKeywords],
     ) -> pa.RecordBatchReader:
-        """The rows of ``get_historical_features``, and its errors, as a stream of batches.
+        """Return the rows of ``get_historical_features``, and its errors, as a stream of batches.
 
         Neither rows nor answers have to fit into memory. All answers are computed before this
         returns; they are put out as the stream is read.
@@ -271,7 +271,7 @@ class OfflineStore:
         as_of: AsOf = None,
         **options: Unpack[HistoryKeywords],
     ) -> WrittenFile:
-        """The rows of ``get_historical_features``, and its errors, as one file.
+        """Return the rows of ``get_historical_features``, and its errors, as one file.
 
         Its suffix is the format: .parquet, .csv, .csv.gz, .arrow or .feather.
         Neither rows nor answers have to fit into memory. The file appears under its name when

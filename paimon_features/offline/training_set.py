@@ -89,7 +89,7 @@ class TrainingSet:
         return card(f"Training set {self.table}", facts(about), sources)
 
     def to_document(self) -> dict[str, object]:
-        """As JSON, for a program."""
+        """Return as JSON, for a program."""
         return {
             "table": self.table,
             "snapshot_id": self.snapshot_id,
@@ -244,7 +244,10 @@ def append_training_rows(
 
 
 def _not_included(lake: Lake, target: str, snapshot_id: int) -> dict[str, int]:
-    """The commits that appended rows lack, by view; empty once their snapshot has expired."""
+    """Return the commits that appended rows lack, by view.
+
+    Empty once their snapshot has expired.
+    """
     retained = (each for each in snapshots(lake, target) if each.id == snapshot_id)
     properties = next((each.properties for each in retained), {})
     found: dict[str, int] = json.loads(properties.get(COMMITS_NOT_INCLUDED, "{}"))
@@ -313,7 +316,7 @@ def _write(lake: Lake, target: str, result: FeatureResult, properties: Mapping[s
 
 
 def _rows_without(features: pa.Table) -> int:
-    """How many rows have nulls only."""
+    """Return how many rows have nulls only."""
     empty = np.ones(features.num_rows, np.bool_)
     for column in features.columns:
         empty &= column.is_null().to_numpy()
@@ -331,7 +334,7 @@ def _check_label(rows: pa.Schema, label: str | None) -> None:
 def _properties(
     pinned: PinnedRead, entity_rows: EntityRows, label: str | None, engine: OfflineEngine | None
 ) -> dict[str, str]:
-    """What the table says of itself; the last entry is the hash of all others."""
+    """Return what the table says of itself; the last entry is the hash of all others."""
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
         "training-set.definitions": document_digest(pinned.definitions()),
@@ -351,7 +354,7 @@ def _properties(
 
 
 def _values(pinned: PinnedRead) -> dict[str, str]:
-    """What the values of each column mean, for what is fitted on them."""
+    """Return what the values of each column mean, for what is fitted on them."""
     views = {read.name: read.view for read in pinned.reads}
     return {
         column: value_definition(views, output)
@@ -361,7 +364,8 @@ def _values(pinned: PinnedRead) -> dict[str, str]:
 
 
 def _computed(pinned: PinnedRead) -> dict[str, object]:
-    """The properties with the definitions of interactions and transformed features, if any."""
+    """Return the properties with the definitions of interactions and transformed features, if
+    any."""
     selection = pinned.selection
     return {
         "training-set.interactions": {i.name: i.to_document() for i in selection.interactions}
@@ -376,7 +380,7 @@ def _json(document: object) -> str:
 
 
 def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> int | None:
-    """The snapshot of the table if it is this training set, complete."""
+    """Return the snapshot of the table if it is this training set, complete."""
     if not lake.exists(target) or lake.properties(target).get(IDENTITY) != properties[IDENTITY]:
         return None
     newest = latest_snapshot(lake, target)
@@ -384,7 +388,7 @@ def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> i
 
 
 def _is_complete(lake: Lake, target: str) -> bool:
-    """Whether a training set was written to its end."""
+    """Return True if a training set was written to its end."""
     return ROWS_WITHOUT_FEATURES in lake.properties(target)
 
 
@@ -431,7 +435,7 @@ def _release(lake: Lake, table: str, target: str) -> None:
 
 
 def _column_type(field: pa.Field) -> DataType:
-    """The column type of the table for a column of the rows."""
+    """Return the column type of the table for a column of the rows."""
     kind = field.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type

@@ -96,7 +96,7 @@ class ProjectContext:
         return None if where is None else self.bundle_at(where)
 
     def bundle_at(self, where: str) -> BundlePlace:
-        """The place of a bundle: ``online``, or a file."""
+        """Return the place of a bundle: ``online``, or a file."""
         return BundlePlace(self.name, where, lambda: self.store)
 
     @cached_property
@@ -144,15 +144,18 @@ class ProjectContext:
             raise
 
     def view(self, name: str) -> CompiledView:
-        """The feature view of that name, compiled; UnknownNameError if there is none."""
+        """Return the feature view of that name, compiled; UnknownNameError if there is none."""
         return self.definitions.view(name).compiled
 
     def any_view(self, name: str) -> CompiledView | CompiledTable:
-        """The feature view or table view of that name, compiled; UnknownNameError if none."""
+        """Return the feature view or table view of that name, compiled.
+
+        UnknownNameError if none.
+        """
         return self.definitions.any_view(name).compiled
 
     def generation(self, view: CompiledView) -> GenerationRecord:
-        """The active generation of the view, which all readers read.
+        """Return the active generation of the view, which all readers read.
 
         Raises
         ------
@@ -176,7 +179,7 @@ class ProjectContext:
         return record
 
     def filled_generation(self, view: CompiledView) -> GenerationRecord:
-        """The same for readers of tiles; UnfilledError if they were never computed."""
+        """Return the same for readers of tiles; UnfilledError if they were never computed."""
         record = self.generation(view)
         from paimon_features.tiles.consumed import check_filled
 
@@ -208,7 +211,7 @@ class ProjectContext:
         )
 
     def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
-        """The feature views that these outputs are read from, each once, in order.
+        """Return the feature views that these outputs are read from, each once, in order.
 
         Raises
         ------
@@ -218,7 +221,8 @@ class ProjectContext:
         return self.definitions.read_views(Selection.of(refs))
 
     def view_reader(self, view: str) -> ViewReader:
-        """The columns of a view's events at the newest snapshots, for fits and monitoring."""
+        """Return the columns of a view's events at the newest snapshots, for fits and
+        monitoring."""
         from paimon_features.project.monitoring.view_reader import ViewReader
 
         definition = self.definitions.view(view)

@@ -40,7 +40,7 @@ class DerivedViews:
         self._project = project
 
     def rows(self, name: str, **options: Unpack[WindowsKeywords]) -> pa.Table:
-        """The windows of a tumbling or session view, sorted by start, then keys.
+        """Return the windows of a tumbling or session view, sorted by start, then keys.
 
         Parameters
         ----------
@@ -63,12 +63,13 @@ class DerivedViews:
         return self._read(name, **options).table()
 
     def stream(self, name: str, **options: Unpack[WindowsKeywords]) -> pa.RecordBatchReader:
-        """The windows of ``rows`` as a stream, computed some days at a time as it is read."""
+        """Return the windows of ``rows`` as a stream, computed some days at a time as it is
+        read."""
         return self._read(name, **options).reader()
 
     def write(self, name: str, path: str | Path, **options: Unpack[WindowsKeywords]) -> WrittenFile:
-        """The windows of ``rows`` as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which
-        appears when it is complete."""
+        """Return the windows of ``rows`` as a file (.parquet, .csv, .csv.gz, .arrow, .feather),
+        which appears when it is complete."""
         from paimon_features.offline.feature_file import WrittenFile, check_output, write_tables
 
         check_output(Path(path))

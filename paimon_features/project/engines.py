@@ -62,7 +62,7 @@ class Engine(Protocol):
     def history_engine(
         self, config: ProjectConfig, cluster: str | None, on_message: OnMessage | None
     ) -> OfflineEngine | None:
-        """The engine of historical features; None is the join in this process.
+        """Return the engine of historical features; None is the join in this process.
 
         Raises
         ------
@@ -105,7 +105,7 @@ def resolve_engine(name: str) -> Engine:
 def history_engine(
     engine: EngineName | EngineOptions, config: ProjectConfig
 ) -> OfflineEngine | None:
-    """The engine for one read of historical features; None is the join in this process.
+    """Return the engine for one read of historical features; None is the join in this process.
 
     Raises
     ------

@@ -34,7 +34,8 @@ def ingest_files(
     state_dir: Path,
     **options: object,
 ) -> IngestResult:
-    """Files into the events table by Arrow in this process, see ``ingest_job.ingest_files``."""
+    """Return files into the events table by Arrow in this process, see
+    ``ingest_job.ingest_files``."""
     from paimon_features.ingest.local import files as ingest_job
 
     return ingest_job.ingest_files(lake, source, paths, mapping, state_dir=state_dir, **options)  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ class FittedTransformers:
         return saved.version
 
     def load(self, name: str, version: int | None = None) -> FittedVersion:
-        """A version of a fitted transformer from the lake, the newest by default.
+        """Return a version of a fitted transformer from the lake, the newest by default.
 
         Raises
         ------

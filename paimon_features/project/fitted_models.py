@@ -34,7 +34,7 @@ def fitted_manifest(
     transformer: FittedVersion | None,
     card: str,
 ) -> tuple[ModelManifest, dict[str, bytes]]:
-    """The manifest and the files of a version; see ``ProjectModels.register_fitted``."""
+    """Return the manifest and the files of a version; see ``ProjectModels.register_fitted``."""
     model = fitted.transformer
     task = task_of(model)
     outputs = project.refs(service)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def type_of(project: ProjectContext, output: Output) -> DataType:
-    """The data type of an output."""
+    """Return the data type of an output."""
     if not isinstance(output, FeatureRef):
         return output.type
     feature = project.any_view(output.view).feature(output.feature)
@@ -24,12 +24,13 @@ def type_of(project: ProjectContext, output: Output) -> DataType:
 
 
 def digest_of(project: ProjectContext, output: Output) -> str:
-    """A digest of what the values of an output mean, with the features that they are made of."""
+    """Return a digest of what the values of an output mean, with the features that they are made
+    of."""
     return project.definitions.value_definition(output)
 
 
 def keys_of(project: ProjectContext, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:
-    """The entity keys that the outputs are read by."""
+    """Return the entity keys that the outputs are read by."""
     refs = [
         ref
         for output in outputs

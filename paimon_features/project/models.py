@@ -42,19 +42,19 @@ class ProjectModels:
         return model_place_of(self._project.config, lambda: self._project.store)
 
     def names(self) -> list[str]:
-        """The names of all models."""
+        """Return the names of all models."""
         from paimon_features.models.versions_table import model_names
 
         return model_names(self._project.lake)
 
     def states(self, name: str) -> ModelStates:
-        """The states of all versions; UnknownNameError if there is no such model."""
+        """Return the states of all versions; UnknownNameError if there is no such model."""
         from paimon_features.models.versions_table import states_of
 
         return states_of(self._project.lake, name)
 
     def manifest(self, name: str, version: int | None = None) -> ModelManifest:
-        """The manifest of a version, the newest by default.
+        """Return the manifest of a version, the newest by default.
 
         Raises
         ------
@@ -68,13 +68,13 @@ class ProjectModels:
         return load_manifest(self._project.lake, name, number)
 
     def manifests(self, name: str) -> dict[int, ModelManifest]:
-        """The manifests of all versions of a model, by version, in ascending order."""
+        """Return the manifests of all versions of a model, by version, in ascending order."""
         from paimon_features.models.versions_table import load_manifests
 
         return load_manifests(self._project.lake, name)
 
     def file(self, manifest: ModelManifest, file: str) -> bytes:
-        """The content of a file of a version, verified; ModelError if it is damaged."""
+        """Return the content of a file of a version, verified; ModelError if it is damaged."""
         from paimon_features.models.versions_table import load_file
 
         return load_file(self._project.lake, manifest, file)
@@ -198,7 +198,10 @@ class ProjectModels:
         return self._changed(name, "rollback", change, moment, expected_serial, publish, note)
 
     def notes(self, name: str) -> list[VersionNote]:
-        """The notes about all versions, the newest last; UnknownNameError for an unknown model."""
+        """Return the notes about all versions, the newest last.
+
+        UnknownNameError for an unknown model.
+        """
         from paimon_features.models.versions_table import notes_of
 
         return notes_of(self._project.lake, name)

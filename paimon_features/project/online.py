@@ -17,7 +17,10 @@ class OnlineFeatures:
         self._project = project
 
     def fetcher(self, features: Features) -> FeatureFetcher:
-        """A reader of these features; create it once and reuse it: it caches record layouts."""
+        """Return a reader of these features.
+
+        Create it once and reuse it: it caches record layouts.
+        """
         return FeatureFetcher(
             self._project.name,
             self._project.views_of(self._project.refs(features)),

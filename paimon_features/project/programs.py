@@ -19,7 +19,7 @@ FOLDERS = ("../jobs", "_jobs")
 
 
 def programs_folder() -> Path:
-    """The folder of the programs.
+    """Return the folder of the programs.
 
     >>> sorted(path.stem for path in programs_folder().glob("*.py")) == sorted(PROGRAMS)
     True
@@ -34,7 +34,7 @@ def programs_folder() -> Path:
 
 
 def program(name: str) -> Path:
-    """The file of a program.
+    """Return the file of a program.
 
     >>> program("tiles").name
     'tiles.py'

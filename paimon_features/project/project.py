@@ -70,7 +70,7 @@ class Project(ProjectContext):
     # -- definitions -----------------------------------------------------------------------
 
     def plan(self) -> ProjectPlan:
-        """What ``apply`` would change.
+        """Return what ``apply`` would change.
 
         Raises
         ------
@@ -126,7 +126,8 @@ class Project(ProjectContext):
         return plan
 
     def bundle(self) -> Bundle:
-        """What serving hosts need of the project, with the active generations of its views."""
+        """Return what serving hosts need of the project, with the active generations of its
+        views."""
         active: dict[str, int] = {}
         if installed("pypaimon"):
             lake = self.lake
@@ -170,7 +171,7 @@ class Project(ProjectContext):
         *,
         events: Any = None,
     ) -> Preview:
-        """Values of a view for one entity, and which events count in which tile and window.
+        """Return values of a view for one entity, and which events count in which tile and window.
 
         A notebook shows the values, a time line, the edges of each window with the events next to
         them, and the values of a few more entities. Nothing needs to be applied or computed:
@@ -207,7 +208,7 @@ class Project(ProjectContext):
         )
 
     def lineage(self) -> LineageGraph:
-        """What is derived from what, down to training sets; a notebook draws it."""
+        """Return what is derived from what, down to training sets; a notebook draws it."""
         from paimon_features.project.lineage import lineage
 
         return lineage(self.definitions, self.lake)
@@ -286,7 +287,7 @@ class Project(ProjectContext):
         engine: EngineName | EngineOptions = "local",
         **options: Unpack[JoinKeywords],
     ) -> pa.RecordBatchReader:
-        """The same as a stream of batches, for rows or results larger than memory."""
+        """Return the same as a stream of batches, for rows or results larger than memory."""
         return self.offline.stream_historical_features(
             self.refs(features),
             rows,
@@ -305,8 +306,8 @@ class Project(ProjectContext):
         engine: EngineName | EngineOptions = "local",
         **options: Unpack[JoinKeywords],
     ) -> WrittenFile:
-        """The same as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which appears when it
-        is complete."""
+        """Return the same as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which appears when
+        it is complete."""
         return self.offline.write_historical_features(
             self.refs(features),
             rows,
@@ -383,7 +384,7 @@ class Project(ProjectContext):
         *,
         memory_mb: float = 1_024.0,
     ) -> pa.RecordBatchReader:
-        """The rows of a SELECT over the tables of the lake; see ``offline.local.sql.query``.
+        """Return the rows of a SELECT over the tables of the lake; see ``offline.local.sql.query``.
 
         ``project.sql("SELECT ...").read_all()`` is an Arrow table, ``.read_pandas()`` a DataFrame.
         It needs the extra ``local``.

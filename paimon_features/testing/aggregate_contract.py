@@ -47,7 +47,7 @@ _TYPES = {
 def view_of(
     aggregate: Aggregate, tile: str = "1h", *, retraction: str | None = None
 ) -> FeatureView:
-    """A view of this one aggregate over the generated columns, keyed by ``user``.
+    """Return a view of this one aggregate over the generated columns, keyed by ``user``.
 
     ``retraction`` names one more column, which says whether an event retracts one. Views are
     cached, because every law uses the same ones.
@@ -88,7 +88,7 @@ class AggregateContract:
         raise NotImplementedError
 
     def _cases(self) -> Iterator[tuple[Aggregate, random.Random, str]]:
-        """Each aggregate with some generators, and the text that identifies the case."""
+        """Yield each aggregate with some generators, and the text that identifies the case."""
         for aggregate in self.aggregates():
             for seed in seeds(8):
                 yield aggregate, random.Random(seed), f"{aggregate}, seed {seed}"
@@ -208,7 +208,7 @@ class AggregateContract:
 
 
 def _columns(view: FeatureView, events: Iterable[Event]) -> Columns:
-    """The tiles of one entity's events, by partial."""
+    """Return the tiles of one entity's events, by partial."""
     table = tile_table(view, events)
     return {p.name: Column.from_arrow(table.column(p.name)) for p in view.compiled.partials}
 
@@ -235,7 +235,7 @@ def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Co
 def _value(
     view: FeatureView, merged: Columns, as_of_ms: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The finished feature of the one row, and its status."""
+    """Return the finished feature of the one row, and its status."""
     (feature,) = view.compiled.features
     reading = Reading(
         as_of_ms, as_of_ms - newest_tile_end(merged, view.compiled.tile_ms), feature.window_ms
@@ -249,7 +249,7 @@ def _value(
 
 
 def _texts(column: Column) -> list[str | None]:
-    """Values that compare to the bit, null as None."""
+    """Return values that compare to the bit, null as None."""
     return [
         repr(value) if valid else None
         for value, valid in zip(column.values.tolist(), column.mask, strict=True)

@@ -97,12 +97,12 @@ def _retract_some(
 
 
 def random_anchor_ms(rng: random.Random) -> int:
-    """A time around which events lie: before 1970, at 1970, in 2011, or far away."""
+    """Return a time around which events lie: before 1970, at 1970, in 2011, or far away."""
     return rng.choice((-400 * DAY_MS, -1, 0, 1_300_000_000_000, 32_503_680_000_000))
 
 
 def random_time_ms(rng: random.Random, anchor_ms: int) -> int:
-    """A time near the anchor, often on an edge of a tile or hop, or one ms next to it."""
+    """Return a time near the anchor, often on an edge of a tile or hop, or one ms next to it."""
     step = rng.choice(STEPS_MS)
     near = anchor_ms // step * step + rng.randint(-12, 3) * step
     if rng.random() < 0.1:  # late by months
@@ -111,7 +111,7 @@ def random_time_ms(rng: random.Random, anchor_ms: int) -> int:
 
 
 def random_value(rng: random.Random, kind: DataType) -> Any:
-    """A value of this type, sometimes null, often one of few so that values tie."""
+    """Return a value of this type, sometimes null, often one of few so that values tie."""
     if rng.random() < 0.15:
         return None
     text = kind.text
@@ -146,7 +146,7 @@ def random_value(rng: random.Random, kind: DataType) -> Any:
 
 
 def _random_list(rng: random.Random, kind: ListType) -> list[Any]:
-    """A list of the declared length; sometimes of another, or with a null."""
+    """Return a list of the declared length; sometimes of another, or with a null."""
     items = [random_value(rng, kind.item) for _ in range(kind.length or rng.randint(0, 4))]
     if rng.random() < 0.9:
         items = [0 if item is None else item for item in items]

@@ -31,7 +31,7 @@ class OnlineStoreContract:
 
     @pytest.fixture
     def store(self) -> OnlineStore:
-        """An empty store; the subclass provides it."""
+        """Return an empty store; the subclass provides it."""
         raise NotImplementedError
 
     @pytest.fixture

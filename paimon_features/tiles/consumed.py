@@ -38,7 +38,7 @@ COUNTED = 100
 
 
 def position(lake: Lake, record: GenerationRecord) -> int | None:
-    """The events snapshot up to which the generation's tiles contain all additions.
+    """Return the events snapshot up to which the generation's tiles contain all additions.
 
     0 stands for none, None for a generation without a record of its job.
     """
@@ -67,7 +67,7 @@ def check_filled(lake: Lake, record: GenerationRecord, events: str | None = None
 
 
 def _has_read_all(lake: Lake, record: GenerationRecord) -> bool:
-    """Whether a stream has read what was there when it started."""
+    """Return True if a stream has read what was there when it started."""
     if record.first_scan is None:  # it started after a backfill, or in an earlier release
         return True
     reached = position(lake, record)
@@ -85,7 +85,7 @@ def _unfinished(record: GenerationRecord) -> str:
 
 
 def unfilled(record: GenerationRecord, reason: str) -> UnfilledError:
-    """The error for tiles that are absent, which names the commands that compute them."""
+    """Return the error for tiles that are absent, which names the commands that compute them."""
     view = record.view
     return UnfilledError(
         f"feature view {view!r}: generation {record.generation} ({record.table}) cannot be read: "
@@ -97,7 +97,7 @@ def unfilled(record: GenerationRecord, reason: str) -> UnfilledError:
 def consumed_events(
     lake: Lake, record: GenerationRecord, tiles: Snapshot | None, newest: Snapshot, table: str
 ) -> Snapshot | None:
-    """The snapshot of the events ``table`` that has the events which the tiles contain.
+    """Return the snapshot of the events ``table`` that has the events which the tiles contain.
 
     ``newest`` is the newest one that may be read. None stands for no events at all.
 
@@ -146,7 +146,7 @@ def _check_same_events(lake: Lake, record: GenerationRecord, table: str) -> None
 def _position_at(
     lake: Lake, record: GenerationRecord, tiles: Snapshot | None, table: str
 ) -> int | None:
-    """The position of the tiles at a snapshot, which may be an earlier one."""
+    """Return the position of the tiles at a snapshot, which may be an earlier one."""
     reached = position(lake, record)
     if reached is None or not record.is_streamed or tiles is None:
         return reached
@@ -161,7 +161,7 @@ def _position_at(
 
 
 def appended_after(lake: Lake, table: str, after: Snapshot | None, newest: Snapshot | None) -> int:
-    """How many commits have added rows after a snapshot, up to ``newest``."""
+    """Return how many commits have added rows after a snapshot, up to ``newest``."""
     return 0 if newest is None else _appended(lake, table, 0 if after is None else after.id, newest)
 
 
@@ -172,7 +172,8 @@ def not_consumed(
     newest: Snapshot | None,
     table: str,
 ) -> int:
-    """How many commits of events the tiles at a snapshot do not contain, up to ``newest``."""
+    """Return how many commits of events the tiles at a snapshot do not contain, up to
+    ``newest``."""
     reached = None if newest is None else _position_at(lake, record, tiles, table)
     return 0 if newest is None or reached is None else _appended(lake, table, reached, newest)
 

@@ -49,7 +49,8 @@ class PartitionChoice:
         return f"in {len(self.first_days):,} partitions of {self.known_days} days"
 
     def advises(self, actual: int) -> bool:
-        """Whether it is worth a rebuild of a table whose partitions contain ``actual`` days."""
+        """Return True if it is worth a rebuild of a table whose partitions contain ``actual``
+        days."""
         partitions = count_partitions(self.first_days, actual, self.known_days)
         if self.days > actual:
             return partitions > _MANY
@@ -58,7 +59,8 @@ class PartitionChoice:
 
 
 def choose_partitions(lake: Lake, view: CompiledView) -> PartitionChoice:
-    """The choice for a tile table that is filled now, from the newest snapshot of the events."""
+    """Return the choice for a tile table that is filled now, from the newest snapshot of the
+    events."""
     if view.partition_days is not None:
         none = np.zeros(0, np.int64)
         return PartitionChoice(view.partition_days, 0, none, 1, view.buckets)
@@ -66,7 +68,8 @@ def choose_partitions(lake: Lake, view: CompiledView) -> PartitionChoice:
 
 
 def partitions_for(lake: Lake, table: str, buckets: int = 1) -> PartitionChoice:
-    """The choice by the newest snapshot of an events table, for partitions of some buckets."""
+    """Return the choice by the newest snapshot of an events table, for partitions of some
+    buckets."""
     newest = latest_snapshot(lake, table) if lake.exists(table) else None
     events, first_days = 0, np.zeros(0, np.int64)
     if newest is not None:
@@ -78,7 +81,7 @@ def partitions_for(lake: Lake, table: str, buckets: int = 1) -> PartitionChoice:
 
 @lru_cache(maxsize=16)
 def _events(lake: Lake, table: str, snapshot_id: int, ref: str) -> tuple[int, Ints]:
-    """The number of events in a snapshot, and the first days of their partitions.
+    """Return the number of events in a snapshot, and the first days of their partitions.
 
     Cached, because a plan needs it for each view of a source; ``ref`` names the commit, because a
     number can be used again.
@@ -89,7 +92,7 @@ def _events(lake: Lake, table: str, snapshot_id: int, ref: str) -> tuple[int, In
 
 
 def tiles_table(view: CompiledView, generation: int, partition_days: int = 1) -> TableSpec:
-    """The tile table of one generation of a view."""
+    """Return the tile table of one generation of a view."""
     partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
     table = view.table(generation)
     return tiles_spec(table, view.keys, partials, view.buckets, partition_days)

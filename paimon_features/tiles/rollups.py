@@ -82,7 +82,7 @@ class Unit:
         return self.first_day + LEVELS_DAYS[self.level]
 
     def parts(self) -> Iterator[Unit]:
-        """The units of the next lower level that have files, oldest first."""
+        """Return the units of the next lower level that have files, oldest first."""
         return _units(self.level - 1, self.bucket, self.files)
 
 
@@ -108,14 +108,14 @@ class Rollups:
 
     @classmethod
     def of(cls, lake: Lake, view: CompiledView, table: str) -> Rollups | None:
-        """The existing rollups; None if the table has none."""
+        """Return the existing rollups; None if the table has none."""
         if lake.rollup_folder(table) is None:
             return None
         rollups = cls(lake, view, table)
         return rollups if rollups.folder.is_dir() else None
 
     def cover(self, files: Iterable[DataFile], whole: Whole) -> list[DataFile]:
-        """Files with the same content as ``files`` in fewer rows, by bucket and time.
+        """Return files with the same content as ``files`` in fewer rows, by bucket and time.
 
         A rollup replaces the files of a span that is ``whole``: its rows have the form of tiles,
         with
@@ -137,7 +137,7 @@ class Rollups:
             out.extend(unit.files)
 
     def find(self, unit: Unit) -> DataFile | None:
-        """The rollup of exactly these files, None if it does not exist or is damaged."""
+        """Return the rollup of exactly these files, None if it does not exist or is damaged."""
         path = self._path(unit, _ROLLED)
         try:
             seal = read_json(self._path(unit, _SEAL))
@@ -159,7 +159,7 @@ class Rollups:
         return f"rollup_{self.table.removeprefix('tiles_')}"
 
     def units(self, files: Iterable[DataFile]) -> list[Unit]:
-        """All units of these files, lowest level first, so that parts precede their unit."""
+        """Return all units of these files, lowest level first, so that parts precede their unit."""
         level = list(_top_units(files))
         levels = [level]
         for _ in LEVELS_DAYS[1:]:
@@ -168,7 +168,8 @@ class Rollups:
         return [unit for units in reversed(levels) for unit in units]
 
     def done(self, unit: Unit) -> bool:
-        """Whether a rollup of exactly these files exists, or a marker that it does not pay."""
+        """Return True if a rollup of exactly these files exists, or a marker that it does not
+        pay."""
         return self.find(unit) is not None or self._path(unit, _NOT_WORTH).exists()
 
     def put(self, unit: Unit, rows: pa.Table | None) -> None:
@@ -233,7 +234,7 @@ class Rollups:
 
 
 def _footer_digest(path: Path, size: int) -> str | None:
-    """A hash of the footer; None if the file has another size, or no footer."""
+    """Return a hash of the footer; None if the file has another size, or no footer."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size != size or size < _TAIL.size:
             return None
@@ -247,7 +248,10 @@ def _footer_digest(path: Path, size: int) -> str | None:
 
 
 def _top_units(files: Iterable[DataFile], wide: list[DataFile] | None = None) -> Iterator[Unit]:
-    """The units of the highest level; files of longer partitions are added to ``wide`` instead."""
+    """Yield the units of the highest level.
+
+    Files of longer partitions are added to ``wide`` instead.
+    """
     by_bucket: dict[int, list[DataFile]] = {}
     for file in files:
         if file.partition_days <= LEVELS_DAYS[-1]:

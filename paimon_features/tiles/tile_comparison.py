@@ -85,8 +85,8 @@ def compare_day(
     tiles_snapshot: int | None,
     days: int = 1,
 ) -> DayComparison:
-    """The tiles of one day, or of ``days`` days from it on, from the events, next to those of the
-    table, each at a snapshot. They have to be all days of some partitions of the tile table.
+    """Return the tiles of one day, or of ``days`` days from it on, from the events, next to those
+    of the table, each at a snapshot. They have to be all days of some partitions of the tile table.
 
     Exact partials must be equal; sums of floats may differ by ``(n + 8) * eps * sum(|v|)``,
     because they were added in a different order.
@@ -236,7 +236,7 @@ class _ExpectedTiles:
         self._rows = len(self.keys)
 
     def bound(self, partial: Partial, rows: Ints) -> npt.NDArray[np.float64] | None:
-        """How far a value may be off by rounding; None where it has to be equal."""
+        """Return how far a value may be off by rounding; None where it has to be equal."""
         size = self.partials.get(f"{partial.name}|")
         if size is None:
             return None
@@ -245,7 +245,7 @@ class _ExpectedTiles:
         return bound
 
     def table(self, schema: pa.Schema, partition_days: int) -> pa.Table:
-        """The rows as the tile table stores them."""
+        """Return the rows as the tile table stores them."""
         view = self.view
         days = first_days(self.keys.column(TILE_START).to_numpy() // DAY_MS, partition_days)
         arrays: dict[str, Any] = {TILE_DAY: pa.array(days)}
@@ -256,7 +256,7 @@ class _ExpectedTiles:
 
 
 def _columns(view: CompiledView) -> list[str]:
-    """The columns of the source that tiles are computed from."""
+    """Return the columns of the source that tiles are computed from."""
     conditions = [rule.condition for rule in view.skip_rules]
     expressions = [*view.expressions.values(), *conditions, *([view.where] if view.where else [])]
     used = {view.source.event_time, *view.keys}.union(*(e.columns for e in expressions))
@@ -269,7 +269,10 @@ def _key_schema(view: CompiledView) -> pa.Schema:
 
 
 def _codes(rows: int, columns: Sequence[pa.ChunkedArray]) -> Ints:
-    """A number for each row, equal for equal keys, dense from 0; without keys all are equal."""
+    """Return a number for each row, equal for equal keys, dense from 0.
+
+    Without keys all are equal.
+    """
     code = np.zeros(rows, np.int64)
     for column in _encoded(columns):
         # made dense at every step, so that the product cannot overflow
@@ -288,7 +291,7 @@ def _encoded(columns: Sequence[pa.ChunkedArray]) -> Iterator[Ints]:
 def _differ(
     old: Column, new: Column, bound: npt.NDArray[np.float64] | None
 ) -> npt.NDArray[np.bool_]:
-    """Where two columns of partials are not the same; false zeros are zeros."""
+    """Return where two columns of partials are not the same; false zeros are zeros."""
     unequal = np.asarray(old.values != new.values, np.bool_)
     if bound is not None:
         unequal &= ~(np.abs(old.values - new.values) <= bound)

@@ -224,7 +224,7 @@ class StoredTransformer(Estimator, FeatureTransformer):
         return self._rows
 
     def accepts(self, index: int, kind: DataType) -> bool:
-        """Whether a column that it was fitted on can have values of this type."""
+        """Return True if a column that it was fitted on can have values of this type."""
         return kind.is_numeric or kind.text == "bool"
 
     @abstractmethod

@@ -93,7 +93,7 @@ class Moments:
         return Moments(count, mean, rest, squares)
 
     def join(self, other: Moments) -> Moments:
-        """The columns of both, side by side."""
+        """Return the columns of both, side by side."""
         return Moments(
             np.concatenate([self.count, other.count]),
             np.concatenate([self.mean, other.mean]),
@@ -103,7 +103,7 @@ class Moments:
 
 
 def _of_block(block: Array) -> Moments:
-    """One pass relative to a shift near the mean; two passes where that loses digits."""
+    """Return one pass relative to a shift near the mean; two passes where that loses digits."""
     rows, width = block.shape
     # relative to the first value: a constant column has a deviation of exactly 0
     shift = block[0] + (block[:_SHIFT_ROWS] - block[0].astype(np.float64)).mean(axis=0)
@@ -121,7 +121,7 @@ def _of_block(block: Array) -> Moments:
 
 
 def _of_run(values: Floats) -> tuple[float, float, float, float]:
-    """As ``_of_block``, for one column: count, mean, rest of the mean, squares."""
+    """Return as ``_of_block``, for one column: count, mean, rest of the mean, squares."""
     shift = float(values[0] + (values[:_SHIFT_ROWS] - values[0]).mean())
     moved = values - shift
     total, squares = float(np.add.reduce(moved)), float(np.einsum("i,i->", moved, moved))

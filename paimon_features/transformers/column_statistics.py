@@ -101,7 +101,7 @@ class ColumnStatistics:
 
 
 def of_columns(columns: Sequence[ColumnStatistics]) -> int:
-    """How many rows the columns have, which is one number.
+    """Return how many rows the columns have, which is one number.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def of_columns(columns: Sequence[ColumnStatistics]) -> int:
 
 
 def require_moments(column: ColumnStatistics) -> MomentSums:
-    """The moments of a column.
+    """Return the moments of a column.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def require_moments(column: ColumnStatistics) -> MomentSums:
 
 
 def require_categories(column: ColumnStatistics) -> Mapping[Category, int]:
-    """How often each category of a column came.
+    """Return how often each category of a column came.
 
     Raises
     ------

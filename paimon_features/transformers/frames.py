@@ -60,7 +60,10 @@ class Frame:
         return None if self._matrix is None else self._matrix()
 
     def like_matrix(self, matrix: Floats, *, names: Sequence[str] | None = None) -> Any:
-        """A matrix in the form of these data; one column without a table if these had none."""
+        """Return a matrix in the form of these data.
+
+        One column without a table if these had none.
+        """
         flat = self.is_flat and matrix.shape[1] == 1
         if self._write_matrix is not None:
             return self._write_matrix(matrix[:, 0] if flat else matrix)
@@ -85,14 +88,14 @@ class Frame:
         return self._write(columns, chosen, self.is_flat if flat is None else flat, rows)
 
     def part(self, indices: Sequence[int]) -> Frame:
-        """Some of the columns, as a frame inside of transformers."""
+        """Return some of the columns, as a frame inside of transformers."""
         names = None if self.names is None else tuple(self.names[i] for i in indices)
         if self.matrix is not None:
             return inner_frame(matrix=self.matrix[:, list(indices)], names=names)
         return inner_frame([self.columns[i] for i in indices], rows=self.rows, names=names)
 
     def label(self, index: int) -> str:
-        """A column as it is called in messages.
+        """Return a column as it is called in messages.
 
         >>> read_frame([[1.0]]).label(0)
         'column 0'
@@ -107,7 +110,10 @@ def inner_frame(
     matrix: Array | None = None,
     names: Sequence[str] | None = None,
 ) -> Frame:
-    """Columns, or a matrix of numbers, between two transformers; what it writes is another one."""
+    """Return columns, or a matrix of numbers, between two transformers.
+
+    What it writes is another one.
+    """
     if matrix is not None:
         made, rows = matrix, len(matrix)
         width = matrix.shape[1]
@@ -159,7 +165,8 @@ def read_frame(data: Any) -> Frame:
 
 
 def write_frame(form: str, frame: Frame, names: Sequence[str], index: Any = None) -> Any:
-    """The columns as a data frame of pandas (with this index) or Polars, under these names."""
+    """Return the columns as a data frame of pandas (with this index) or Polars, under these
+    names."""
     columns = frame.columns
     if form == "pandas":
         pandas = importlib.import_module("pandas")
@@ -173,7 +180,7 @@ def write_frame(form: str, frame: Frame, names: Sequence[str], index: Any = None
 
 
 def numbers(column: Column, label: str) -> Floats:
-    """The values of a column as float64, NaN where there is none.
+    """Return the values of a column as float64, NaN where there is none.
 
     Raises
     ------
@@ -187,7 +194,8 @@ def numbers(column: Column, label: str) -> Floats:
 
 
 def floats(column: Column, label: str) -> Floats:
-    """As ``numbers``, but infinite values pass; a view of the column's own where that is one.
+    """Return as ``numbers``, but infinite values pass; a view of the column's own where that is
+    one.
 
     Raises
     ------
@@ -204,12 +212,12 @@ def floats(column: Column, label: str) -> Floats:
 
 
 def infinite(label: str) -> TransformError:
-    """The refusal of an infinite value."""
+    """Return the refusal of an infinite value."""
     return TransformError(f"{label} contains an infinite value; expected finite numbers or null")
 
 
 def as_float(column: Column) -> Floats:
-    """The values of a column of numbers as float64; anything where there is none."""
+    """Return the values of a column of numbers as float64; anything where there is none."""
     values = column.values
     if values.dtype == np.object_ and column.valid is not None:
         values = np.where(column.valid, values, np.nan)
@@ -217,7 +225,7 @@ def as_float(column: Column) -> Floats:
 
 
 def missing(column: Column) -> npt.NDArray[np.bool_]:
-    """Where a column has no value: null, or not a number."""
+    """Return where a column has no value: null, or not a number."""
     out = ~column.mask
     if column.values.dtype.kind == "f":
         out = out | np.isnan(column.values)
@@ -265,7 +273,7 @@ _FEW_ROWS = 64
 
 
 def _of_few(values: Sequence[Any]) -> Column | None:
-    """The column of a few strings, floats or booleans; None where Arrow must decide."""
+    """Return the column of a few strings, floats or booleans; None where Arrow must decide."""
     kinds = set(map(type, values))
     has_nulls = type(None) in kinds
     kinds.discard(type(None))
@@ -302,7 +310,7 @@ def _mixed(label: str, error: Exception) -> TransformError:
 
 
 def _array(column: Column) -> pa.Array:
-    """A column as Arrow, typed as its values are."""
+    """Return a column as Arrow, typed as its values are."""
     if column.values.dtype != np.object_:
         return pa.array(column.values, mask=None if column.valid is None else ~column.valid)
     return pa.array(_values(column))
@@ -316,7 +324,7 @@ def _values(column: Column) -> list[Any]:
 
 
 def _plain(column: Column) -> npt.NDArray[Any]:
-    """A column as NumPy: nulls are NaN among numbers and None among anything else."""
+    """Return a column as NumPy: nulls are NaN among numbers and None among anything else."""
     values = column.values
     if column.valid is None or column.valid.all():
         return values

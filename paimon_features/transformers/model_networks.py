@@ -35,7 +35,7 @@ _FLOAT = 1
 
 
 def task_of(model: StoredTransformer) -> Literal["binary", "multiclass", "regression"]:
-    """What a model predicts.
+    """Return what a model predicts.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def network_of(
     output: str,
     transformer: StoredTransformer | None = None,
 ) -> bytes:
-    """The network of a fitted model over the features ``names``, with one output.
+    """Return the network of a fitted model over the features ``names``, with one output.
 
     ``transformer`` takes the features, and returns what the model was fitted on.
 
@@ -93,7 +93,7 @@ def network_of(
 
 
 def _model(graph: OnnxGraph, model: StoredTransformer, x: str) -> str:
-    """The prediction, shape (rows, width), of features of shape (rows, features)."""
+    """Return the prediction, shape (rows, width), of features of shape (rows, features)."""
     task = task_of(model)
     if not isinstance(model, KMeansModel):
         coefficient = np.asarray(model.model_data["coefficient"], np.float64)  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ Hashes = npt.NDArray[np.int32]
 
 
 def hash_text(text: str, seed: int = 0) -> int:
-    """The hash of one text, in [-2**31, 2**31).
+    """Return the hash of one text, in [-2**31, 2**31).
 
     >>> hash_text(""), hash_text("hello")
     (0, 613153351)
@@ -36,7 +36,7 @@ def hash_text(text: str, seed: int = 0) -> int:
 
 
 def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
-    """The hashes of many strings, shape ``(strings,)``; each distinct one is hashed once."""
+    """Return the hashes of many strings, shape ``(strings,)``; each distinct one is hashed once."""
     if len(texts) <= FEW:
         return np.fromiter((hash_text(text, seed) for text in texts), np.int32, len(texts))
     if not arrow_loaded():

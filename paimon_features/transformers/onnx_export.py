@@ -147,7 +147,7 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
 
 
 def _of_texts(column: Column, null: str, label: str) -> npt.NDArray[Any]:
-    """Values as strings, as a ``HashingEncoder`` writes them."""
+    """Return values as strings, as a ``HashingEncoder`` writes them."""
     there = ~missing(column)
     out = np.full(len(column), null, np.object_)
     out[there] = [_text(value, label) for value in column.values[there].tolist()]
@@ -209,7 +209,7 @@ def _output(graph: OnnxGraph, parts: Sequence[OnnxTensor], names: Sequence[str])
 
 
 def _is_text(transformer: StoredTransformer, index: int) -> bool:
-    """Whether a column that goes in is strings."""
+    """Return True if a column that goes in is strings."""
     return any(_takes_text(one, own) for one, own in _entries(transformer, index))
 
 
@@ -222,7 +222,7 @@ def _takes_text(transformer: StoredTransformer, index: int) -> bool:
 
 
 def _is_list(transformer: StoredTransformer, index: int) -> bool:
-    """Whether a column that goes in is lists."""
+    """Return True if a column that goes in is lists."""
     return any(
         isinstance(one, HashingEncoder) and own in one.list_columns_
         for one, own in _entries(transformer, index)

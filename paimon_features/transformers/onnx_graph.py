@@ -51,7 +51,7 @@ class OnnxGraph:
         """Those in which it is itself."""
 
     def input(self, name: str, is_text: bool, is_list: bool = False) -> OnnxTensor:
-        """One column that goes in."""
+        """Return one column that goes in."""
         kind = self._types.STRING if is_text else self._float
         shape = [None, None if is_list else 1]
         self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, shape))
@@ -59,7 +59,7 @@ class OnnxGraph:
         return replace(made, is_list=is_list)
 
     def matrix_input(self, name: str, width: int) -> OnnxTensor:
-        """All columns that go in, as one array of numbers."""
+        """Return all columns that go in, as one array of numbers."""
         info = self.onnx.helper.make_tensor_value_info(name, self._float, [None, width])
         self._inputs.append(info)
         return self._raw(name, width)
@@ -74,7 +74,7 @@ class OnnxGraph:
         return out
 
     def microsoft(self, op: str, *inputs: str, **settings: Any) -> str:
-        """A node of onnxruntime's own operators."""
+        """Return a node of onnxruntime's own operators."""
         return self.node(op, *inputs, domain=_MICROSOFT, **settings)
 
     def constant(self, values: Any) -> str:
@@ -97,23 +97,23 @@ class OnnxGraph:
         return array
 
     def float64(self, name: str) -> str:
-        """A tensor as float64."""
+        """Return a tensor as float64."""
         return self.node("Cast", name, to=self._types.DOUBLE)
 
     def int64(self, name: str) -> str:
-        """A tensor as int64."""
+        """Return a tensor as int64."""
         return self.node("Cast", name, to=self._types.INT64)
 
     def text(self, name: str) -> str:
-        """A tensor as strings."""
+        """Return a tensor as strings."""
         return self.node("Cast", name, to=self._types.STRING)
 
     def rounded(self, name: str) -> str:
-        """A tensor in the type of the output."""
+        """Return a tensor in the type of the output."""
         return name if self.dtype == "float64" else self.node("Cast", name, to=self._types.FLOAT)
 
     def column(self, parts: Sequence[OnnxTensor], index: int) -> OnnxTensor:
-        """One column of several parts, shape (rows, 1)."""
+        """Return one column of several parts, shape (rows, 1)."""
         for part in parts:
             if index < part.width:
                 if part.width == 1:
@@ -125,7 +125,7 @@ class OnnxGraph:
         raise AssertionError("there is no such column")
 
     def joined(self, parts: Sequence[OnnxTensor]) -> OnnxTensor:
-        """The parts in one tensor of numbers.
+        """Return the parts in one tensor of numbers.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class OnnxGraph:
         return OnnxTensor(name, width, is_raw=all(part.is_raw for part in parts))
 
     def model(self, output: str, width: int, name: str) -> Any:
-        """The model whose output is this tensor, under a name."""
+        """Return the model whose output is this tensor, under a name."""
         helper = self.onnx.helper
         self._nodes.append(helper.make_node("Identity", [output], [name]))
         info = helper.make_tensor_value_info(name, self._float, [None, width])

@@ -31,7 +31,7 @@ _NAN = np.array(np.nan)
 
 
 def convert(graph: OnnxGraph, transformer: StoredTransformer, parts: Parts) -> list[OnnxTensor]:
-    """What a transformer makes of columns.
+    """Return what a transformer makes of columns.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def _bins(graph: OnnxGraph, of: KBinsDiscretizer, parts: Parts) -> list[OnnxTens
 
 
 def _count_from(graph: OnnxGraph, x: OnnxTensor, edges: Any) -> str:
-    """How many of ascending edges each value reaches, shape (rows, 1), int64."""
+    """Return how many of ascending edges each value reaches, shape (rows, 1), int64."""
     if not len(edges):
         return graph.node("Sub", *[graph.int64(graph.node("IsNaN", x.name))] * 2)
     reached = graph.node("GreaterOrEqual", x.name, graph.constant(graph.like(x, edges)[None]))
@@ -309,7 +309,7 @@ def _interpolated(graph: OnnxGraph, x: OnnxTensor, at: Any, values: Any) -> str:
 
 
 def _codes(graph: OnnxGraph, known: CategoryIndex, x: OnnxTensor) -> str:
-    """The place of each value among the categories, their number for unknown ones; int64."""
+    """Return the place of each value among the categories, their number for unknown ones; int64."""
     size = len(known)
     categories = known.categories
     none = categories.index(None) if None in categories else size
@@ -348,7 +348,7 @@ def _codes(graph: OnnxGraph, known: CategoryIndex, x: OnnxTensor) -> str:
 
 
 def _looked_up(graph: OnnxGraph, table: Any, codes: str) -> str:
-    """Rows of a table, shape (rows, width); ``codes`` have the shape (rows, 1)."""
+    """Return rows of a table, shape (rows, width); ``codes`` have the shape (rows, 1)."""
     flat = graph.node("Reshape", codes, graph.constant(np.array([-1], np.int64)))
     return graph.node("Gather", graph.constant(np.asarray(table, np.float64)), flat, axis=0)
 

@@ -109,7 +109,7 @@ class Frozen(StoredTransformer):
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """The same."""
+        """Return the same."""
         return self.fit(X)
 
     def merge(self, other: Self) -> Self:

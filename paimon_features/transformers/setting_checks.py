@@ -63,17 +63,17 @@ def dtype_name(of: object, dtype: Any) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer, of Python or NumPy."""
+    """Return True if a value is an integer, of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_none(value: Any) -> bool:
-    """Whether a value is None, NaN or ``pandas.NA``."""
+    """Return True if a value is None, NaN or ``pandas.NA``."""
     return value is None or (is_number(value) and math.isnan(value)) or str(value) == "<NA>"
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, of Python or NumPy."""
+    """Return True if a value is a number, of Python or NumPy."""
     return is_integer(value) or isinstance(value, float | np.floating)
 
 

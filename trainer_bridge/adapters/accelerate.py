@@ -25,7 +25,8 @@ except ModuleNotFoundError as error:
 def accelerated(
     loader: TorchLoader, accelerator: Accelerator, *, num_workers: int = 0, **options: Any
 ) -> AcceleratedLoader:
-    """A loader as Accelerate prepares its own: on the device, with the end of the epoch known.
+    """Return a loader as Accelerate prepares its own: on the device, with the end of the epoch
+    known.
 
     ``accelerator.prepare`` leaves it as it is. Each rank reads its own share; gradients that are
     accumulated are applied at the end of the epoch; ``accelerator.register_for_checkpointing``
@@ -72,7 +73,7 @@ class AcceleratedLoader(DataLoaderShard):  # type: ignore[misc]
         self.loader = loader
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from the loader's position to the end of the epoch.
+        """Yield the batches from the loader's position to the end of the epoch.
 
         None is fetched before it is handed out, so that a loop that is left early loses none.
         """
@@ -97,7 +98,7 @@ class AcceleratedLoader(DataLoaderShard):  # type: ignore[misc]
         self.iteration = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out: see ``TorchLoader.state_dict``."""
+        """Return what was handed out: see ``TorchLoader.state_dict``."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

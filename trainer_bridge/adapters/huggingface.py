@@ -30,7 +30,7 @@ _SHARDS = 720_720
 
 
 def iterable_dataset(reader: SnapshotReader) -> IterableDataset:
-    """An ``IterableDataset`` over the batches of a reader with ``output="arrow"``.
+    """Return an ``IterableDataset`` over the batches of a reader with ``output="arrow"``.
 
     Batches are handed over as Arrow tables, without a copy (``with_format("arrow")``, ``"numpy"``,
     ``"torch"``, and ``iter(batch_size=...)`` work on them by blocks). Each iteration begins at the
@@ -54,7 +54,8 @@ def iterable_dataset(reader: SnapshotReader) -> IterableDataset:
 
 
 def dataset(reader: SnapshotReader, columns: Sequence[str] | None = None) -> Dataset:
-    """A ``Dataset`` in memory: all rows of the reader's snapshot, by row number; not shuffled.
+    """Return a ``Dataset`` in memory: all rows of the reader's snapshot, by row number; not
+    shuffled.
 
     Raises
     ------
@@ -98,7 +99,8 @@ class _ReaderBatches(_BaseExamplesIterable):  # type: ignore[misc]
             yield number, table
 
     def _tables(self) -> Iterator[tuple[int, pa.Table, int]]:
-        """Each batch with its number, what is left of its rows, and the number of the first."""
+        """Yield each batch with its number, what is left of its rows, and the number of the
+        first."""
         state: dict[str, Any] = self._state_dict or {"batch": 0, "row": 0}
         number, first = state["batch"], state["row"]
         reader = copy.copy(self.reader)
@@ -116,14 +118,14 @@ class _ReaderBatches(_BaseExamplesIterable):  # type: ignore[misc]
             self._state_dict["row"] = 0 if at_end else row
 
     def shuffle_data_sources(self, generator: Any) -> _ReaderBatches:
-        """The batches of an epoch that the generator draws."""
+        """Return the batches of an epoch that the generator draws."""
         epoch = int(copy.deepcopy(generator).integers(1, 1 << 31))
         return _ReaderBatches(self.reader, self.index, self.count, epoch)
 
     def shard_data_sources(
         self, num_shards: int, index: int, contiguous: bool = True
     ) -> _ReaderBatches:
-        """Every ``num_shards``-th of these batches, whatever ``contiguous`` says."""
+        """Return every ``num_shards``-th of these batches, whatever ``contiguous`` says."""
         return _ReaderBatches(
             self.reader, self.index + self.count * index, self.count * num_shards, self.epoch
         )

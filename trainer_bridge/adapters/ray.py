@@ -42,14 +42,14 @@ class HasPosition(Protocol):
     """A reader or a loader: what has a position that can be stored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as small JSON."""
+        """Return the position, as small JSON."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where a state was taken."""
 
 
 def dataset(reader: SnapshotReader, *, tasks: int | None = None, **options: Any) -> Dataset:
-    """A ``ray.data.Dataset`` of the batches that a reader with ``output="arrow"`` has left.
+    """Return a ``ray.data.Dataset`` of the batches that a reader with ``output="arrow"`` has left.
 
     Each of ``tasks`` read tasks (by default as many as Ray chooses) reads every n-th batch of the
     pinned snapshot in its own process and hands out one Arrow block per batch, without a copy.
@@ -138,17 +138,17 @@ class SnapshotDatasource(Datasource):  # type: ignore[misc]
         self._reader = copy.copy(reader)
 
     def get_name(self) -> str:
-        """The name of the read tasks."""
+        """Return the name of the read tasks."""
         return f"Paimon:{self._reader.table}"
 
     def estimate_inmemory_data_size(self) -> int:
-        """The bytes of the decoded rows."""
+        """Return the bytes of the decoded rows."""
         return self._reader.decoded_bytes()
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """A task for each n-th batch; none without batches."""
+        """Return a task for each n-th batch; none without batches."""
         batches = self._reader.remaining()
         count = max(1, min(parallelism, batches))
         share = self._reader.decoded_bytes() // count

@@ -19,7 +19,8 @@ _RECYCLED_FROM = 1 << 18
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """As ``np.empty``; a slice of rows is aligned too where their bytes are a multiple of 64.
+    """Return as ``np.empty``; a slice of rows is aligned too where their bytes are a multiple of
+    64.
 
     >>> array = empty((3, 5), "float32")
     >>> array.shape, array.dtype.name, array.ctypes.data % ALIGNMENT
@@ -59,7 +60,8 @@ class RecycledMemory:
         self._free: deque[npt.NDArray[np.uint8]] = deque()
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """As the function :func:`empty`, in recycled memory where there is some of that size."""
+        """Return as the function :func:`empty`, in recycled memory where there is some of that
+        size."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         if size < _RECYCLED_FROM:

@@ -17,7 +17,10 @@ from trainer_bridge.batches.vocabulary import Vocabulary
 
 
 def list_levels(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
-    """The levels of lists, outermost first, with their size where it is fixed; and the items."""
+    """Return the levels of lists, outermost first, with their size where it is fixed.
+
+    And the items.
+    """
     levels: list[int | None] = []
     while True:
         if pa.types.is_dictionary(kind):
@@ -33,7 +36,7 @@ def list_levels(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
 
 
 def innermost(levels: Sequence[int | None]) -> tuple[int, ...]:
-    """The sizes of the innermost levels, as far as they are fixed."""
+    """Return the sizes of the innermost levels, as far as they are fixed."""
     sizes: list[int] = []
     for size in reversed(levels):
         if size is None:
@@ -75,7 +78,7 @@ def leaf_dtype(
 
 
 def can_represent(dtype: np.dtype[Any], fill: Any) -> bool:
-    """Whether a fill value is one of a type; floats may round it.
+    """Return True if a fill value is one of a type; floats may round it.
 
     >>> [can_represent(np.dtype(kind), 300) for kind in ("int8", "int64", "float32", "object")]
     [False, True, True, False]
@@ -134,7 +137,10 @@ def scaled_integers(array: pa.Array, where: str) -> pa.Array:
 
 
 def as_numbers(values: pa.Array) -> pa.Array:
-    """Times as int64: milliseconds (finer parts cut off, towards the past); dates as days."""
+    """Return times as int64: milliseconds (finer parts cut off, towards the past).
+
+    Dates as days.
+    """
     kind = values.type
     if not pa.types.is_temporal(kind):
         return values

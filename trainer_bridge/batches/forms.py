@@ -60,7 +60,7 @@ class Batch:
         return len(self.row_numbers)
 
     def __getitem__(self, column: str) -> Any:
-        """A column: an array, or a ``Ragged``."""
+        """Return a column: an array, or a ``Ragged``."""
         if column in self.columns:
             return self.columns[column]
         if column in self.ragged:
@@ -87,16 +87,18 @@ class Form(ABC):
 
     @abstractmethod
     def decode(self, table: pa.Table) -> Any:
-        """The rows of a block."""
+        """Return the rows of a block."""
 
     def column_groups(self, schema: pa.Schema, rows: int) -> list[pa.Schema]:
-        """The columns of a block of so many rows in groups that are best decoded one after the
-        other: what is decoded, and copied, is then in the processor's cache. Empty: all at once.
+        """Return the columns of a block of so many rows in groups that are best decoded one after
+        the other: what is decoded, and copied, is then in the processor's cache. Empty: all at
+        once.
         """
         return []
 
     def decode_groups(self, parts: Iterable[tuple[int, pa.Table]], rows: int) -> Any | None:
-        """The rows of a block whose groups come one by one, each as (its first row, columns).
+        """Return the rows of a block whose groups come one by one, each as (its first row,
+        columns).
 
         A group may come in several runs of rows. None: they have to be decoded at once.
         """
@@ -107,15 +109,15 @@ class Form(ABC):
 
     @abstractmethod
     def view(self, rows: Any, start: int, stop: int) -> Any:
-        """The rows ``[start, stop)`` without a copy."""
+        """Return the rows ``[start, stop)`` without a copy."""
 
     @abstractmethod
     def gather(self, sources: Iterable[GatherSource], size: int) -> Any:
-        """A copy of ``size`` rows. Sources are taken one by one, so that they need not all
+        """Return a copy of ``size`` rows. Sources are taken one by one, so that they need not all
         be in memory at once."""
 
     def pick(self, blocks: Mapping[int, Any], first_rows: Ints, numbers: Ints) -> Any | None:
-        """A copy of the rows of these numbers out of decoded blocks, all of them in memory.
+        """Return a copy of the rows of these numbers out of decoded blocks, all of them in memory.
 
         Block ``k`` has the rows from ``first_rows[k]`` to ``first_rows[k + 1]`` (exclusive). None:
         this form cannot, and :meth:`gather` does.
@@ -124,11 +126,11 @@ class Form(ABC):
 
     @abstractmethod
     def join(self, parts: Sequence[Any]) -> Any:
-        """A copy of all rows of the parts, one after the other."""
+        """Return a copy of all rows of the parts, one after the other."""
 
     @abstractmethod
     def batch(self, rows: Any, start: int, stop: int, **fields: Any) -> Batch:
-        """The rows ``[start, stop)`` as a batch, without a copy."""
+        """Return the rows ``[start, stop)`` as a batch, without a copy."""
 
 
 _LINE_BYTES = 64
@@ -137,7 +139,7 @@ _GROUP_BYTES = 1 << 20
 
 
 def grouped(names: Sequence[str], column_bytes: int) -> Iterator[Sequence[str]]:
-    """Columns of one type in groups, each of complete cache lines of a row.
+    """Yield columns of one type in groups, each of complete cache lines of a row.
 
     >>> names = [f"f{number}" for number in range(20)]
     >>> [len(group) for group in grouped(names, 160_000)]
@@ -174,7 +176,8 @@ class ArrowForm(Form):
         ]
 
     def decode_groups(self, parts: Iterable[tuple[int, pa.Table]], rows: int) -> pa.Table | None:
-        """One array for all columns of a type, in their order, in memory that is used again."""
+        """Return one array for all columns of a type, in their order, in memory that is used
+        again."""
         packed: dict[pa.DataType, Array] = {}
         places: dict[pa.DataType, dict[str, int]] = {}
         for own_field in self.schema:
@@ -224,7 +227,7 @@ class ArrowForm(Form):
 
 
 def stacked_columns(columns: Sequence[pa.ChunkedArray]) -> Array | None:
-    """Columns of one type as the array of shape (columns, rows) that they are rows of.
+    """Return columns of one type as the array of shape (columns, rows) that they are rows of.
 
     As :meth:`ArrowForm.decode_groups` makes them: without a null, and one after the other in
     memory. None for others.
@@ -260,7 +263,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _items(chunk: pa.Array, dtype: np.dtype[Any]) -> Array:
-    """The stored values of a chunk without nulls, as words."""
+    """Return the stored values of a chunk without nulls, as words."""
     data = chunk.buffers()[1]
     if data is None:
         return np.empty(0, dtype)

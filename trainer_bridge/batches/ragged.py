@@ -75,7 +75,7 @@ class Ragged:
         return len(self.splits[0]) - 1
 
     def __getitem__(self, rows: slice) -> Ragged:
-        """The rows of a slice with step 1; the values are a view."""
+        """Return the rows of a slice with step 1; the values are a view."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise RequestError(f"a slice of ragged rows with step {step}: expected step 1")
@@ -113,7 +113,7 @@ class Ragged:
         return self.values.nbytes + sum(level.nbytes for level in self.splits) + mask
 
     def with_values(self, values: Array) -> Ragged:
-        """The same lists of other items."""
+        """Return the same lists of other items."""
         return Ragged(values, self.splits, self.mask)
 
     @property
@@ -122,7 +122,7 @@ class Ragged:
         return self.values if len(self.splits) == 1 else Ragged(self.values, self.splits[1:])
 
     def take(self, rows: Array) -> Ragged:
-        """A copy of these rows, in this order; a row may occur several times."""
+        """Return a copy of these rows, in this order; a row may occur several times."""
         # axes: (wanted row)
         starts = self.splits[0].take(rows)
         lengths = self.splits[0].take(rows + 1) - starts
@@ -132,7 +132,7 @@ class Ragged:
         return wrap(take_rows(self.inner, items), splits, mask)
 
     def to_lists(self) -> list[Any]:
-        """Rows as Python lists, null ones as None."""
+        """Return rows as Python lists, null ones as None."""
         lists = self.values.tolist()
         for level in reversed(self.splits):
             lists = [lists[low:high] for low, high in itertools.pairwise(level.tolist())]
@@ -141,7 +141,7 @@ class Ragged:
         return lists
 
     def to_sparse(self) -> SparseValue:
-        """The items with their places, in the order of rows and lists."""
+        """Return the items with their places, in the order of rows and lists."""
         # axes: (item, dimension), a column at a time
         places = [np.arange(len(self), dtype=np.int64)]
         for level in self.splits:
@@ -201,14 +201,14 @@ Rows = Array | Ragged
 
 
 def wrap(inner: Rows, splits: Ints, mask: Bools | None = None) -> Ragged:
-    """One level of lists over rows."""
+    """Return one level of lists over rows."""
     if isinstance(inner, Ragged):
         return Ragged(inner.values, (splits, *inner.splits), mask)
     return Ragged(inner, (splits,), mask)
 
 
 def take_rows(rows: Rows, wanted: Array) -> Rows:
-    """A copy of these rows, in this order; the caller has checked the numbers."""
+    """Return a copy of these rows, in this order; the caller has checked the numbers."""
     if isinstance(rows, Ragged):
         return rows.take(wanted)
     if rows.ndim == 1 or not rows.flags.c_contiguous or rows[:1].nbytes == 0:
@@ -219,7 +219,7 @@ def take_rows(rows: Rows, wanted: Array) -> Rows:
 
 
 def concat_rows(parts: Sequence[Rows]) -> Rows:
-    """A copy of all rows of the parts (at least one, all of a kind), one after the other."""
+    """Return a copy of all rows of the parts (at least one, all of a kind), one after the other."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -236,14 +236,15 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def scatter_rows(parts: Sequence[Rows], places: Sequence[Array], size: int) -> Rows:
-    """Rows by place: row ``i`` of part ``p`` becomes row ``places[p][i]`` of ``size``."""
+    """Return rows by place: row ``i`` of part ``p`` becomes row ``places[p][i]`` of ``size``."""
     back = np.empty(size, dtype=np.int64)
     back[np.concatenate(places)] = np.arange(size)
     return take_rows(concat_rows(parts), back)
 
 
 def items(rows: Array) -> Array:
-    """Each row of a contiguous array as one item: moving items is three times as fast as rows."""
+    """Return each row of a contiguous array as one item: moving items is three times as fast as
+    rows."""
     width = math.prod(rows.shape[1:])
     cells = np.dtype((np.void, width * rows.itemsize))
     return rows.reshape(len(rows), width).view(cells)[:, 0]

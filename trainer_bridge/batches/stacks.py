@@ -52,7 +52,7 @@ def check_stacks(
 
 
 def cast_matrix(batch: Batch, columns: Sequence[str], dtype: str) -> Array:
-    """Columns side by side as floats, of shape ``(rows, columns)``.
+    """Return columns side by side as floats, of shape ``(rows, columns)``.
 
     Integers beyond 2^24 (float32) or 2^53 (float64) are rounded to the nearest.
     """

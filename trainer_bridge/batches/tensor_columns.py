@@ -84,7 +84,7 @@ class TensorColumn:
         texts: bool = False,
         float_dtype: str | None = None,
     ) -> TensorColumn:
-        """The plan of a column, from its type and what was declared for it.
+        """Return the plan of a column, from its type and what was declared for it.
 
         ``shape`` fixes the innermost dimensions; those of fixed-size lists are known already.
         ``texts`` allows texts without a vocabulary, as Python objects.
@@ -129,7 +129,8 @@ class TensorColumn:
         return cls(spec, where, fill, masked, vocabulary, items_masked)
 
     def item_masks(self) -> list[ItemMask]:
-        """A mask for each level of lists: of the items of the row's list, of their items, ..."""
+        """Return a mask for each level of lists: of the items of the row's list, of their items,
+        ..."""
         rank, shape = self.spec.ragged_rank, self.spec.shape
         masks = []
         for depth in range(1, rank + len(shape) + 1):
@@ -139,7 +140,7 @@ class TensorColumn:
         return masks
 
     def rows(self, column: pa.ChunkedArray) -> Rows:
-        """The column's rows, in memory of their own.
+        """Return the column's rows, in memory of their own.
 
         Raises
         ------

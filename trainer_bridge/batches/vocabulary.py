@@ -40,7 +40,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, words: Sequence[str], unknown: int | None = None) -> Vocabulary:
-        """A declared vocabulary.
+        """Return a declared vocabulary.
 
         Raises
         ------
@@ -60,7 +60,8 @@ class Vocabulary:
 
     @classmethod
     def collected(cls, columns: Iterable[pa.ChunkedArray]) -> Vocabulary:
-        """All texts in some columns, or in lists within them, in the order of their UTF-8 bytes."""
+        """Return all texts in some columns, or in lists within them, in the order of their UTF-8
+        bytes."""
         texts = pa.array([], pa.string())
         for column in columns:
             for chunk in column.chunks:
@@ -76,7 +77,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, texts: pa.Array) -> pa.Int32Array:
-        """The codes of texts; nulls stay nulls.
+        """Return the codes of texts; nulls stay nulls.
 
         Raises
         ------

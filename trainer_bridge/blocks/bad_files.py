@@ -17,7 +17,7 @@ from trainer_bridge.blocks.row_selection import MergeUnit
 def bad_files_error(
     content: Content, files: Sequence[ContentFile], error: BaseException, where: str = ""
 ) -> TableError:
-    """The error for files of which one cannot be read: which, where, why, and the remedy."""
+    """Return the error for files of which one cannot be read: which, where, why, and the remedy."""
     names = ", ".join(f"{file.path} ({file.split})" for file in files)
     missing = isinstance(error, FileNotFoundError)
     text = (
@@ -34,7 +34,7 @@ def bad_files_error(
 
 
 def find_bad_files(source: DataFiles, files: Sequence[ContentFile], threads: int) -> dict[str, str]:
-    """What is wrong with files, by path: those missing, cut off, or of another footer."""
+    """Return what is wrong with files, by path: those missing, cut off, or of another footer."""
     with ThreadPoolExecutor(threads) as pool:
         defects = pool.map(partial(_defect, source), files)
         return {
@@ -45,7 +45,7 @@ def find_bad_files(source: DataFiles, files: Sequence[ContentFile], threads: int
 def without_bad_files(
     units: list[MergeUnit], bad: Mapping[str, str], left_out: dict[str, str]
 ) -> list[MergeUnit]:
-    """The units without a bad file: either all rows of a key count, or none.
+    """Return the units without a bad file: either all rows of a key count, or none.
 
     The files of the others are added to ``left_out``, with the reason.
     """

@@ -86,7 +86,7 @@ class KeptColumns:
     def take(
         self, path: str, name: str, kind: pa.DataType, start: int, rows: int
     ) -> pa.ChunkedArray | None:
-        """The rows ``[start, start + rows)`` of a column; None where it is not kept.
+        """Return the rows ``[start, start + rows)`` of a column; None where it is not kept.
 
         Nobody else has the memory of a column that is taken whole.
         """
@@ -120,7 +120,7 @@ class DataFiles:
         return self.lake.storage.open_parquet(path, self.files[path].size)
 
     def read(self, span: Span, schema: pa.Schema) -> pa.Table:
-        """All stored rows of a span, with the columns and types of ``schema``.
+        """Return all stored rows of a span, with the columns and types of ``schema``.
 
         A column that is younger than the file is null, a renamed one is found by its id, and
         one of another type is converted where that loses nothing. ``_SEQUENCE_NUMBER``,
@@ -140,7 +140,10 @@ class DataFiles:
             return self._read(file, set(file.schema_arrow.names), span, schema)
 
     def read_groups(self, span: Span, groups: Iterable[pa.Schema]) -> Iterator[pa.Table]:
-        """All stored rows of a span, a group of columns after the other; raises as :meth:`read`."""
+        """Yield all stored rows of a span, a group of columns after the other.
+
+        Raises as :meth:`read`.
+        """
         with self.open(span.path) as file:
             stored_names = set(file.schema_arrow.names)
             for schema in groups:
@@ -183,7 +186,8 @@ class DataFiles:
     def read_parts(
         self, files: Sequence[ContentFile], schema: pa.Schema
     ) -> Iterator[list[pa.Table]]:
-        """All rows of files, a few columns of all of them at a time; raises as :meth:`read` does.
+        """Yield all rows of files, a few columns of all of them at a time; raises as :meth:`read`
+        does.
 
         Memory that was used recently is in the processor's cache and needs no new pages.
         """
@@ -207,7 +211,7 @@ class DataFiles:
         return self.kept.take(span.path, column.name, column.type, span.skip, span.stored_rows)
 
     def metadata(self, path: str) -> Any:
-        """The footer of a file; raises as :meth:`read` does."""
+        """Return the footer of a file; raises as :meth:`read` does."""
 
         def read() -> Any:
             with self.open(path) as file:
@@ -216,7 +220,7 @@ class DataFiles:
         return self.lake.storage.repeated(read)
 
     def _place(self, name: str, there: set[str], stored: Mapping[int, object]) -> str | None:
-        """The name that a column has in the file; None if it did not exist yet."""
+        """Return the name that a column has in the file; None if it did not exist yet."""
         key = name.removeprefix(KEY_PREFIX)
         if name in INTERNAL or (key != name and name in there):
             in_file: str = name

@@ -27,7 +27,7 @@ _PLAIN = {
 
 
 def data_type_of(kind: pa.DataType) -> DataType | None:
-    """The type that expressions have for it; None if there is none.
+    """Return the type that expressions have for it; None if there is none.
 
     >>> data_type_of(pa.int16()) is Int32, data_type_of(pa.list_(pa.int8()))
     (True, None)

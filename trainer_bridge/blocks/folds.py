@@ -25,7 +25,7 @@ COMPUTING = ("sum", "product", "min", "max", "bool_or", "bool_and", "listagg")
 def fold(
     groups: KeyGroups, values: pa.ChunkedArray, function: str, delimiter: str = ","
 ) -> pa.Array:
-    """One value for each group, null where a group has none.
+    """Return one value for each group, null where a group has none.
 
     >>> both = KeyGroups(rows=np.array([0, 2, 1]), starts=np.array([0, 2]))
     >>> fold(both, pa.chunked_array([[5, 6, 7]]), "sum").to_pylist()
@@ -50,7 +50,7 @@ def fold(
 
 
 def take(values: pa.ChunkedArray, rows: Ints) -> pa.Array:
-    """The values at the rows; null at row -1."""
+    """Return the values at the rows; null at row -1."""
     array = values.combine_chunks()
     kind = array.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
@@ -193,7 +193,7 @@ def _step(function: str, kind: pa.DataType) -> Callable[[Array, Array], Array]:
 def _fits(
     kind: pa.DataType, function: str, held: Array, mine: Array, both: Array, known: Bools
 ) -> Bools | None:
-    """Which results are values: a decimal that is too long is null. None if all are."""
+    """Return which results are values: a decimal that is too long is null. None if all are."""
     if pa.types.is_decimal(kind):
         fits: Bools = np.abs(both) < 10**kind.precision
         return fits

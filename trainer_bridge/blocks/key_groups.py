@@ -86,7 +86,7 @@ class KeyedFiles:
         return self.data_files.content.rules
 
     def columns(self, names: Iterable[str]) -> pa.Schema:
-        """The schema of some columns of the table."""
+        """Return the schema of some columns of the table."""
         fields = self.data_files.content.fields
         return pa.schema([(name, fields[name].type) for name in names])
 
@@ -136,13 +136,13 @@ class KeyedFiles:
         return MergedRows(files, rows, by_key, writes, plain, kinds, added)
 
     def kinds(self, file: ContentFile) -> Array | None:
-        """The row kinds of a file, None if all rows are inserts."""
+        """Return the row kinds of a file, None if all rows are inserts."""
         schema = pa.schema([(VALUE_KIND, pa.int8())])
         kinds = numbers(self.data_files.read(Span(file.path, file.rows), schema).column(0))
         return kinds if kinds.any() else None
 
     def not_deleted(self, file: ContentFile) -> Bools:
-        """The rows that the deletion vector of a file leaves."""
+        """Return the rows that the deletion vector of a file leaves."""
         mask = np.ones(file.rows, np.bool_)
         mask[deleted_rows(self.data_files.lake, self.data_files.content.table, file)] = False
         return mask
@@ -162,7 +162,7 @@ class KeyedFiles:
             )
 
     def _counted(self, files: Sequence[ContentFile], kinds: Any) -> Bools | None:
-        """Rows that take part in the merge; None if all do."""
+        """Return rows that take part in the merge; None if all do."""
         mask = None
         if any(file.deletion is not None for file in files):
             mask = np.concatenate([self.not_deleted(file) for file in files])
@@ -179,5 +179,8 @@ class KeyedFiles:
 
 
 def in_write_order(unit: Sequence[ContentFile]) -> list[ContentFile]:
-    """Files by sequence number; of two with the same, the one at the deeper level is older."""
+    """Return files by sequence number.
+
+    Of two with the same, the one at the deeper level is older.
+    """
     return sorted(unit, key=lambda file: (file.sequence, -file.level, file.place))

@@ -30,7 +30,8 @@ class Layers:
 
     @classmethod
     def of(cls, groups: KeyGroups, sizes: Sequence[int]) -> Layers | None:
-        """The layers of files with these numbers of rows; None if the groups of one do not ascend.
+        """Return the layers of files with these numbers of rows; None if the groups of one do not
+        ascend.
 
         >>> found = Layers.of(KeyGroups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
         >>> [numbers.tolist() for numbers in found.owns]
@@ -45,7 +46,7 @@ class Layers:
 
     @classmethod
     def of_keys(cls, keys: Sequence[Ints]) -> Layers | None:
-        """The layers of files with these keys, without sorting them again.
+        """Return the layers of files with these keys, without sorting them again.
 
         None if a file is not sorted, or none has most of the rows: then a sort is faster.
 
@@ -92,7 +93,7 @@ class Layers:
 
     @classmethod
     def unpack(cls, count: int, sizes: Sequence[int], packed: Sequence[bytes]) -> Layers:
-        """The inverse of :meth:`pack`, for files with these numbers of rows."""
+        """Return the inverse of :meth:`pack`, for files with these numbers of rows."""
         owns = []
         for rows, steps in zip(sizes, packed, strict=True):
             if rows == count:
@@ -130,7 +131,7 @@ class Layers:
         return KeyGroups(rows, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])))
 
     def take(self, parts: Sequence[pa.ChunkedArray]) -> pa.Array:
-        """The newest value of each group; ``parts`` are the column in each file.
+        """Return the newest value of each group; ``parts`` are the column in each file.
 
         Like :meth:`fold` it may overwrite their memory.
         """
@@ -140,7 +141,7 @@ class Layers:
     def fold(
         self, parts: Sequence[pa.ChunkedArray], function: str, delimiter: str = ","
     ) -> pa.Array:
-        """One value for each group, as :func:`~trainer_bridge.blocks.folds.fold` has it.
+        """Return one value for each group, as :func:`~trainer_bridge.blocks.folds.fold` has it.
 
         May overwrite the memory of ``parts``, which must not be shared.
 
@@ -160,7 +161,7 @@ class Layers:
 
 
 def located(values: Ints, keys: Ints) -> tuple[Ints, int] | None:
-    """How many of the values are below each key, and how many keys are none of them.
+    """Return how many of the values are below each key, and how many keys are none of them.
 
     Both ascend; None if the keys do not. The native core searches each key from the place of the
     one before it, in a third of the time.

@@ -117,7 +117,7 @@ class Layout:
         return digest.hexdigest()
 
     def decode(self, number: int, schema: pa.Schema) -> pa.Table:
-        """The rows of a block, with the columns and types of ``schema``.
+        """Return the rows of a block, with the columns and types of ``schema``.
 
         A column that was added to the table after a file was written is null in its rows. If the
         block is bad and ``on_bad_file`` is ``"skip"``, the rows of the next good block take their
@@ -149,7 +149,8 @@ class Layout:
         )
 
     def has_groups(self, number: int) -> bool:
-        """Whether a block can be read by :meth:`decode_groups`: whole row groups of local files."""
+        """Return True if a block can be read by :meth:`decode_groups`: whole row groups of local
+        files."""
         return (
             self.on_bad_file == "error"
             and not self.storage.is_remote
@@ -161,7 +162,8 @@ class Layout:
     def decode_groups(
         self, number: int, groups: Sequence[pa.Schema]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of a block by groups of columns: of each file each group, with its first row.
+        """Yield the rows of a block by groups of columns: of each file each group, with its first
+        row.
 
         Raises as :meth:`decode` does.
         """
@@ -203,7 +205,7 @@ class Layout:
 
 
 def select_schema(schema: pa.Schema, columns: Sequence[str] | None, table: str) -> pa.Schema:
-    """The schema of the columns to read, in the given order (all by default)."""
+    """Return the schema of the columns to read, in the given order (all by default)."""
     for column in columns or ():
         if column not in schema.names:
             raise UnknownNameError.of(f"column of table {table!r}", column, schema.names)

@@ -41,7 +41,7 @@ class MaskCache:
         self._path = folder / f"{self._key(prefix, condition)}.masks"
 
     def _key(self, prefix: str, condition: str | None) -> str:
-        """A hash of everything that the masks depend on."""
+        """Return a hash of everything that the masks depend on."""
         digest = hashlib.blake2b(digest_size=16)
         rules = self._source.content.rules
         head = (rules.engine, rules.keys, rules.sequence, rules.ascending, rules.ignore_delete)
@@ -59,7 +59,7 @@ class MaskCache:
         return digest.hexdigest()
 
     def load(self, units: Sequence[MergeUnit]) -> RowSelection | None:
-        """The stored selection of exactly these units; None if it is missing or damaged."""
+        """Return the stored selection of exactly these units; None if it is missing or damaged."""
         try:
             head, body = _parsed(self._path.read_bytes())
             masks = _apart(head["masks"], body[: head["layers_at"]])
@@ -79,7 +79,7 @@ class MaskCache:
         return selection if self._is_of(selection, units) else None
 
     def _is_of(self, found: RowSelection, units: Sequence[MergeUnit]) -> bool:
-        """Whether a selection names the files and folds of the units, and no others."""
+        """Return True if a selection names the files and folds of the units, and no others."""
         merged = [unit for unit in units if unit[0].merges]
         folds = merged if self._source.content.rules.folds else []
         folded = {fold_path(unit) for unit in folds}
@@ -128,7 +128,7 @@ class _DamagedError(Exception):
 
 
 def _parsed(content: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The first line of a file, and what follows it."""
+    """Return the first line of a file, and what follows it."""
     stored, text = content[:_DIGEST_BYTES], memoryview(content)[_DIGEST_BYTES:]
     # nothing is parsed that is not what was written, so nothing can fail later
     if hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() != stored:

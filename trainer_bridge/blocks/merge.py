@@ -66,7 +66,7 @@ class KeyGroups:
 
 
 def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) -> KeyGroups:
-    """The rows of each key; groups come in the order of the keys where those are plain.
+    """Return the rows of each key; groups come in the order of the keys where those are plain.
 
     ``writes`` order the rows of a key, the most important first; equal ones, and all without
     them, as they stand.
@@ -96,7 +96,8 @@ def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) ->
 
 
 def newest_rows(keys: Sequence[Ints]) -> Bools | None:
-    """Which rows of files have no younger row of their key; files come in the order of writes.
+    """Return which rows of files have no younger row of their key; files come in the order of
+    writes.
 
     Each key has a byte in a table from the least key to the greatest, so that nothing is sorted
     or searched. None where that table would be large, and where a file is not sorted.
@@ -121,12 +122,12 @@ def newest_rows(keys: Sequence[Ints]) -> Bools | None:
 
 
 def ascends(values: Ints) -> bool:
-    """Whether there are values, each above the one before it."""
+    """Return True if there are values, each above the one before it."""
     return len(values) > 0 and bool((values[1:] > values[:-1]).all())
 
 
 def _sortable(keys: Sequence[pa.ChunkedArray]) -> Array:
-    """One value a row, equal for equal keys; in their order, if they are plain."""
+    """Return one value a row, equal for equal keys; in their order, if they are plain."""
     values = _plain(keys[0])
     if len(keys) == 1:
         return values
@@ -152,7 +153,10 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def _plain(key: pa.ChunkedArray) -> Array:
-    """Values that NumPy sorts as Paimon does; where there are none, places in a dictionary."""
+    """Return values that NumPy sorts as Paimon does.
+
+    Where there are none, places in a dictionary.
+    """
     if key.null_count:
         return _codes(key)
     if is_number(key.type):
@@ -238,7 +242,7 @@ def unscaled(column: pa.ChunkedArray) -> Array:
 
 
 def numbers(column: pa.ChunkedArray) -> Array:
-    """A column without nulls as one NumPy array."""
+    """Return a column without nulls as one NumPy array."""
     parts = [chunk.to_numpy(zero_copy_only=False) for chunk in column.chunks]
     if len(parts) == 1:
         return parts[0]
@@ -246,7 +250,7 @@ def numbers(column: pa.ChunkedArray) -> Array:
 
 
 def ranks(column: pa.ChunkedArray) -> Ints:
-    """A number for each value, in the order of the values; -1 for null."""
+    """Return a number for each value, in the order of the values; -1 for null."""
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     codes = np.concatenate([np.empty(0, np.int64), *(c.indices.to_numpy() for c in encoded.chunks)])
     dictionary = max((c.dictionary for c in encoded.chunks), key=len, default=pa.nulls(0))
@@ -257,17 +261,17 @@ def ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def pack(mask: Bools) -> bytes:
-    """A bit for each row, the least first, as Arrow has them."""
+    """Return a bit for each row, the least first, as Arrow has them."""
     return np.packbits(mask, bitorder="little").tobytes()
 
 
 def unpack(bits: bytes, rows: int) -> Bools:
-    """The inverse of :func:`pack`."""
+    """Return the inverse of :func:`pack`."""
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little")
     return flags.view(np.bool_)
 
 
 def adds(kinds: Array) -> Bools:
-    """True for rows that are there after their write: inserts and updates."""
+    """Return True for rows that are there after their write: inserts and updates."""
     mask: Bools = np.isin(kinds, _ADDS)
     return mask

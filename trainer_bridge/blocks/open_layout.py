@@ -50,7 +50,7 @@ def read_layout(
     on_bad_file: OnBadFile = "error",
     cache: Path | None = None,
 ) -> Layout:
-    """The blocks of a table at a snapshot.
+    """Return the blocks of a table at a snapshot.
 
     For an append table without a condition only the footers of large files are read. Keys that
     several files can contain, and the columns of ``where``, are read once; the resulting masks
@@ -83,7 +83,7 @@ def layout_of(
     block_rows: int,
     where: str | None = None,
 ) -> Layout:
-    """The blocks of some files of an append table, as a layout of these files alone.
+    """Return the blocks of some files of an append table, as a layout of these files alone.
 
     Raises
     ------
@@ -133,7 +133,10 @@ def _layout(
 
 
 def _units(content: Content) -> list[MergeUnit]:
-    """Files that merge together as one unit, every other file by itself; in reading order."""
+    """Return files that merge together as one unit, every other file by itself.
+
+    In reading order.
+    """
     sections: dict[int, list[ContentFile]] = {}
     for file in sorted(content.files, key=_reading_order):
         if not file.path.endswith(".parquet"):
@@ -211,7 +214,7 @@ def _in_threads(
     units: Sequence[MergeUnit],
     threads: int,
 ) -> Iterator[RowSelection | BaseException]:
-    """The result or the error of each unit, in their order."""
+    """Yield the result or the error of each unit, in their order."""
 
     def guarded(unit: MergeUnit) -> RowSelection | BaseException:
         try:

@@ -31,7 +31,7 @@ class _Laying:
 def lay_over(
     count: int, owns: Sequence[Ints], parts: Sequence[pa.ChunkedArray], function: str
 ) -> pa.Array | None:
-    """One value for each of ``count`` groups; None if that takes more than a pass per file.
+    """Return one value for each of ``count`` groups; None if that takes more than a pass per file.
 
     ``owns`` are the groups of the rows of each file, ascending, ``parts`` its values. May
     overwrite the memory of ``parts``.
@@ -96,13 +96,16 @@ def _put(total: Array, own: Ints, values: Array) -> None:
 
 
 def _may_overflow(stored: Sequence[Array], dtype: np.dtype[Any]) -> bool:
-    """Whether sums of one value of each file could leave the type; of nulls anything is stored."""
+    """Return True if sums of one value of each file could leave the type.
+
+    Of nulls anything is stored.
+    """
     bound = sum(max(int(v.max(initial=0)), -int(v.min(initial=0))) for v in stored)
     return bound > np.iinfo(dtype).max
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    """The numbers that a type is stored as; None if it is not one number a value."""
+    """Return the numbers that a type is stored as; None if it is not one number a value."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.dtype(kind.to_pandas_dtype())
     return np.dtype(f"i{kind.bit_width // 8}") if pa.types.is_temporal(kind) else None

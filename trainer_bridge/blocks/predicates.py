@@ -71,17 +71,20 @@ class RowFilter:
         return self.expression.text
 
     def can_hold(self, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether it can be true for a row within the bounds; other columns can have any value."""
+        """Return True if it can be true for a row within the bounds.
+
+        Other columns can have any value.
+        """
         plain = {name: _plain_bounds(limits) for name, limits in bounds.items()}
         return True in _outcomes(self.expression, plain)
 
     def must_hold(self, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether it is true for every row within the bounds."""
+        """Return True if it is true for every row within the bounds."""
         plain = {name: _plain_bounds(limits) for name, limits in bounds.items()}
         return _outcomes(self.expression, plain) == {True}
 
     def mask(self, rows: pa.Table) -> Bools:
-        """True for each row to keep; ``rows`` has at least ``columns``."""
+        """Return True for each row to keep; ``rows`` has at least ``columns``."""
         columns = {name: Column.from_arrow(rows.column(name)) for name in self.columns}
         result = evaluate(self.expression, columns, rows.num_rows)
         values: Bools = result.values.astype(bool)
@@ -89,7 +92,7 @@ class RowFilter:
 
 
 def _outcomes(expr: Expression, bounds: Mapping[str, Bounds]) -> Outcomes:
-    """All that a condition can be for some row within the bounds, or more than that."""
+    """Return all that a condition can be for some row within the bounds, or more than that."""
     if not expr.columns:
         return frozenset({_constant(expr)})
     if not isinstance(expr, Call):
@@ -157,7 +160,7 @@ def _compared(
 
 
 def _between(op: str, least: Any, greatest: Any, constants: list[Any]) -> set[bool]:
-    """The possible results for a value in [least, greatest]."""
+    """Return the possible results for a value in [least, greatest]."""
     if op == "in":
         inside = any(least <= value <= greatest for value in constants)
         return ({True} if inside else set()) | (
@@ -179,7 +182,7 @@ def _between(op: str, least: Any, greatest: Any, constants: list[Any]) -> set[bo
 
 
 def _named(expr: Expression) -> Name | None:
-    """The column that a side of a comparison is, under a conversion that keeps its order."""
+    """Return the column that a side of a comparison is, under a conversion that keeps its order."""
     while isinstance(expr, Call) and expr.op in _WIDENED:
         expr = expr.args[0]
     return expr if isinstance(expr, Name) else None
@@ -203,7 +206,7 @@ def _plain_bounds(found: Bounds) -> Bounds:
 
 
 def _plain(value: Any) -> Any:
-    """A bound as the expression language stores it: times in ms, dates in days."""
+    """Return a bound as the expression language stores it: times in ms, dates in days."""
     if isinstance(value, dt.datetime):
         naive = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
         return (naive - _EPOCH) // dt.timedelta(milliseconds=1)

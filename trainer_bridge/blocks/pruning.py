@@ -40,13 +40,13 @@ class Pruning:
         return "files_outside_statistics"
 
     def needs_reading(self, unit: MergeUnit) -> bool:
-        """Whether rows have to be read to know which of them are in the result."""
+        """Return True if rows have to be read to know which of them are in the result."""
         if any(file.merges or file.has_deletes or file.deletion is not None for file in unit):
             return True
         return self.filters(unit[0])
 
     def filters(self, file: ContentFile) -> bool:
-        """Whether the condition can be false for some row of a file."""
+        """Return True if the condition can be false for some row of a file."""
         if self.filter is None:
             return False
         edges = partition_bounds(file) if file.merges else {**file.bounds, **partition_bounds(file)}
@@ -78,7 +78,7 @@ class Pruning:
 
 
 def partition_bounds(file: ContentFile) -> dict[str, Bounds]:
-    """The bounds of the partition columns: one value."""
+    """Return the bounds of the partition columns: one value."""
     return {
         name: Bounds(nulls=file.rows) if value is None else Bounds(value, value, 0)
         for name, value in file.partition.items()
@@ -86,7 +86,7 @@ def partition_bounds(file: ContentFile) -> dict[str, Bounds]:
 
 
 def _group_bounds(column: Any, rows: int) -> Bounds | None:
-    """The statistics of a column of a row group; None where they are unusable."""
+    """Return the statistics of a column of a row group; None where they are unusable."""
     statistics = column.statistics
     if statistics is None or "DECIMAL" in str(statistics.logical_type).upper():
         return None  # pyarrow compares statistics of decimals wrongly

@@ -64,7 +64,7 @@ def join_groups(
 def row_groups(
     selector: RowSelector, units: Sequence[MergeUnit], selection: RowSelection, block_rows: int
 ) -> Iterator[tuple[BlockPart, int]]:
-    """What is read at once, with its bytes: small files, row groups of large ones, folds."""
+    """Yield what is read at once, with its bytes: small files, row groups of large ones, folds."""
     large = [file for unit in units for file in unit if file.rows > block_rows]
     # reading a local footer takes less time than starting a thread, a remote one is a request
     files_per_thread = 1 if selector.data_files.lake.storage.is_remote else _FOOTERS_PER_THREAD

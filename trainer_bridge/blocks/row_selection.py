@@ -54,7 +54,7 @@ class RowSelection:
             self.count(reason, number)
 
     def mask(self, path: str, rows: int) -> Bools | None:
-        """Which of the rows of a file or a fold are read; None for all of them.
+        """Return which of the rows of a file or a fold are read; None for all of them.
 
         Raises
         ------
@@ -73,5 +73,5 @@ class RowSelection:
 
 
 def fold_path(unit: Sequence[ContentFile]) -> str:
-    """The name of a fold in a selection: that of its first file stands for all of them."""
+    """Return the name of a fold in a selection: that of its first file stands for all of them."""
     return f"fold:{unit[0].path}"

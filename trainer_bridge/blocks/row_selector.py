@@ -63,7 +63,7 @@ class RowSelector:
         return selection
 
     def _inserted(self, file: ContentFile) -> Bools | None:
-        """The rows of a file with unique keys that are not deletes; None if all are."""
+        """Return the rows of a file with unique keys that are not deletes; None if all are."""
         if not file.has_deletes:
             return None
         kinds = self._keyed.kinds(file)
@@ -92,7 +92,7 @@ class RowSelector:
         return [parts[file.path] for file in unit]
 
     def _filtered(self, file: ContentFile, mask: Bools, selection: RowSelection) -> Bools:
-        """The rows of ``mask`` that fulfil the condition, row group by row group."""
+        """Return the rows of ``mask`` that fulfil the condition, row group by row group."""
         assert self.filter is not None
         schema = self._keyed.columns(self.filter.columns)
         out = np.zeros(len(mask), np.bool_)
@@ -135,7 +135,7 @@ class RowSelector:
     def fold(
         self, unit: Sequence[ContentFile], schema: pa.Schema, selection: RowSelection
     ) -> pa.Table:
-        """The rows of files that merge, one for each key, before the condition."""
+        """Return the rows of files that merge, one for each key, before the condition."""
         if unit[0].path not in selection.layers:
             return self._folded(self._keyed.group(unit, schema), schema)
         files = in_write_order(unit)
@@ -171,7 +171,8 @@ class RowSelector:
         return pa.Table.from_arrays(columns, schema=schema)
 
     def _rule(self, name: str) -> tuple[str | None, str]:
-        """The aggregate function of a column (None for a key), and the delimiter of texts."""
+        """Return the aggregate function of a column (None for a key), and the delimiter of
+        texts."""
         return self._keyed.rules.functions.get(name), self._keyed.rules.delimiters.get(name, "")
 
 

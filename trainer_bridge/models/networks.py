@@ -170,7 +170,7 @@ class SequenceTransformerNetwork(Network):
     def _events(
         self, codes: torch.Tensor | None, values: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens of the events, oldest first, and whether each is there."""
+        """Return the tokens of the events, oldest first, and whether each is there."""
         tokens: list[torch.Tensor] = []
         present: list[torch.Tensor] = []
         if codes is not None:

@@ -11,7 +11,7 @@ from paimon_features.core.types.array_types import Ints
 
 
 def by_block(numbers: Ints, first_rows: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-    """The blocks of rows in their order: ``(block, offsets in it, places in numbers)``.
+    """Yield the blocks of rows in their order: ``(block, offsets in it, places in numbers)``.
 
     Block ``k`` has the rows from ``first_rows[k]`` to ``first_rows[k + 1]`` (exclusive); every
     number has to be in one of them, else ValueError. Blocks without one are left out, and places

@@ -12,7 +12,7 @@ from trainer_bridge.order.permutation import GOLDEN, WORD, mix64
 
 
 def key_hashes(keys: Sequence[pa.Array]) -> Words:
-    """A 64-bit hash per row of one or more key columns of equal length, without nulls.
+    """Return a 64-bit hash per row of one or more key columns of equal length, without nulls.
 
     >>> one, other = key_hashes([pa.array([1, 2])]), key_hashes([pa.array([2, 1])])
     >>> bool(one[0] == other[1])
@@ -30,7 +30,7 @@ def key_hashes(keys: Sequence[pa.Array]) -> Words:
 
 
 def _text_hashes(column: pa.Array) -> Words:
-    """A hash per text: its length, and its bytes eight at a time."""
+    """Return a hash per text: its length, and its bytes eight at a time."""
     if not pa.types.is_binary(column.type):
         column = column.cast(pa.string())
     _, offsets, data = column.buffers()

@@ -25,7 +25,7 @@ WORD = {value: np.array([value], dtype=np.uint64) for value in (GOLDEN, _MUL1, _
 
 
 def mix64(words: npt.ArrayLike) -> Words:
-    """A well spread 64-bit hash of each word (the finaliser of SplitMix64).
+    """Return a well spread 64-bit hash of each word (the finaliser of SplitMix64).
 
     >>> [hex(word) for word in mix64([0, 1])]
     ['0x0', '0x5692161d100b05e5']
@@ -37,7 +37,7 @@ def mix64(words: npt.ArrayLike) -> Words:
 
 
 def derive_key(*parts: int) -> int:
-    """A 64-bit key from integers; another order or number of parts results in another key.
+    """Return a 64-bit key from integers; another order or number of parts results in another key.
 
     >>> derive_key(1, 2) == derive_key(2, 1)
     False
@@ -62,7 +62,7 @@ def keys_of(key: int, *numbers: Ints) -> Words:
 
 
 def uniform(key: int, numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """One float in [0, 1) per number, a pure function of key and number.
+    """Return one float in [0, 1) per number, a pure function of key and number.
 
     >>> bool((uniform(7, [3, 4]) == [uniform(7, 3)[0], uniform(7, 4)[0]]).all())
     True
@@ -83,7 +83,7 @@ def radices(sizes: npt.ArrayLike) -> tuple[Words, Words]:
 
 
 def permute(numbers: npt.ArrayLike, sizes: npt.ArrayLike, keys: npt.ArrayLike) -> Ints:
-    """A keyed permutation of ``range(size)``, computed for each number alone.
+    """Return a keyed permutation of ``range(size)``, computed for each number alone.
 
     Arguments broadcast: every number may have its own size (1 <= size < 2^62) and key. ValueError
     for a number that is not below its size.

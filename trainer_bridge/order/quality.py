@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 def shuffle_quality(order: Any, classes: npt.ArrayLike | None = None) -> dict[str, float]:
-    """How well an order mixes, in two numbers; both cost O(rows) time and memory.
+    """Return how well an order mixes, in two numbers; both cost O(rows) time and memory.
 
     ``neighbours_kept``: share of consecutive positions whose rows are neighbours in the
     table (1 unshuffled, about ``2 / rows`` in a perfect shuffle). ``class_spread`` (with

@@ -61,7 +61,7 @@ class RankShard:
         return full + (1 if tail and self.last != "drop" else 0)
 
     def size(self, start: int) -> int:
-        """Rows of the global batch that begins at ``start``, padding included."""
+        """Return rows of the global batch that begins at ``start``, padding included."""
         if self.last == "short":
             left = self.num_rows - start
             return max(min(left, self.global_batch_size), self.world_size)
@@ -75,13 +75,13 @@ class RankShard:
         return np.arange(start + self.rank, start + self.size(start), self.world_size)
 
     def num_padding(self, start: int) -> int:
-        """How many of :meth:`positions` are padding; they are the last ones."""
+        """Return how many of :meth:`positions` are padding; they are the last ones."""
         if start + self.global_batch_size <= self.num_rows:
             return 0
         return int(np.count_nonzero(self.positions(start) >= self.num_rows))
 
     def streams(self, position: int, num_streams: int) -> Ints | None:
-        """The canonical streams this rank reads from ``position`` on; None: all of them."""
+        """Return the canonical streams this rank reads from ``position`` on; None: all of them."""
         common = gcd(num_streams, self.world_size)
         if common == 1 or self.global_batch_size % self.world_size:
             return None

@@ -30,7 +30,7 @@ _LEAST = {
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer, Python's or NumPy's."""
+    """Return True if a value is an integer, Python's or NumPy's."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -57,7 +57,7 @@ def check_version(state: Mapping[str, Any], what: str, remedy: str) -> None:
 
 
 def other_seed(found: Any, own: Mapping[str, Any]) -> int | None:
-    """The seed of a sampler's identity that equals ``own`` but for its seed; else None.
+    """Return the seed of a sampler's identity that equals ``own`` but for its seed; else None.
 
     >>> other_seed({"sampler": "weighted", "seed": 2}, {"sampler": "weighted", "seed": 1})
     2
@@ -136,7 +136,7 @@ class ReaderState:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> ReaderState:
-        """The inverse of :meth:`to_dict`.
+        """Return the inverse of :meth:`to_dict`.
 
         Raises
         ------

@@ -32,7 +32,7 @@ _REMEDIES = {
 
 
 def callers() -> Iterator[Any]:
-    """The objects whose methods are running, from the caller's caller on."""
+    """Yield the objects whose methods are running, from the caller's caller on."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         owner = frame.f_locals.get("self")

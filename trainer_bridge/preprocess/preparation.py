@@ -60,7 +60,7 @@ def run_rows(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
 
 
 def run_rows_singly(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
-    """The same, one row at a time: the reference semantics."""
+    """Return the same, one row at a time: the reference semantics."""
     single_rows = [run_rows(stages, rows.part(i, i + 1)) for i in range(rows.num_rows)]
     kept = [part for part in single_rows if part.num_rows]
     if not kept:
@@ -290,7 +290,7 @@ class PreparedBatches(Closeable):
         return self._loops.start(self._batches())
 
     def __len__(self) -> int:
-        """Number of batches in an epoch; the same on every rank."""
+        """Return number of batches in an epoch; the same on every rank."""
         return len(self.reader)
 
     @property

@@ -215,7 +215,7 @@ class RowBlock(Rows):
 
     @classmethod
     def from_arrow(cls, numbers: ColumnConverter, table: pa.Table) -> RowBlock:
-        """The inverse of :meth:`to_arrow`; arrays share the table's memory."""
+        """Return the inverse of :meth:`to_arrow`; arrays share the table's memory."""
         raw, computed = {}, {}
         names = [name for name in table.column_names if name]
         for name in names:
@@ -252,7 +252,7 @@ def to_arrow(values: Values) -> tuple[pa.Array, list[int] | None]:
 
 
 def from_arrow(column: pa.Array, shape: list[int]) -> Array:
-    """The inverse of :func:`to_arrow` for arrays."""
+    """Return the inverse of :func:`to_arrow` for arrays."""
     items = column.flatten() if shape else column
     flat: Array = items.to_numpy(zero_copy_only=False)
     return flat.reshape(len(column), *shape)

@@ -29,7 +29,7 @@ class Assembler:
         )
 
     def chunks(self, requests: Iterator[ChunkRequest]) -> Iterator[Chunk]:
-        """One chunk per request, in order; blocks of the next request are fetched ahead."""
+        """Yield one chunk per request, in order; blocks of the next request are fetched ahead."""
         current = next(requests, None)
         opened = self._open(current)
         while current is not None:
@@ -81,7 +81,7 @@ class Assembler:
         return self.store.form.gather(blocks, len(numbers))
 
     def _consecutive(self, request: ChunkRequest, numbers: Ints, first: int, stop: int) -> Chunk:
-        """The rows ``[first, stop)``: a view if they are in one block."""
+        """Return the rows ``[first, stop)``: a view if they are in one block."""
         form, blocks = self.store.form, self.store.layout.blocks
         low, high = (
             int(np.searchsorted(self._first_rows, row, side="right")) - 1

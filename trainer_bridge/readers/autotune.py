@@ -63,7 +63,7 @@ class WaitTimes:
 
 
 def most_threads(remote: bool) -> int:
-    """The number of processors that this process may use; more threads for a network."""
+    """Return the number of processors that this process may use; more threads for a network."""
     processors = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     )
@@ -71,7 +71,7 @@ def most_threads(remote: bool) -> int:
 
 
 def next_choices(now: Choices, seen: WaitTimes, limits: Choices) -> Choices:
-    """What to try after a window; ``now`` if nothing can be gained.
+    """Return what to try after a window; ``now`` if nothing can be gained.
 
     >>> now, limits = Choices(), Choices(threads=4, chunk_rows=262_144, prefetch=8)
     >>> next_choices(now, WaitTimes(1.0, 100, wait_s=0.0, blocked_s=0.9, decode_wait_s=0.0), limits)
@@ -127,7 +127,7 @@ class Autotune:
         self._since = (self._clock(), replace(stats))
 
     def next_chunk_rows(self) -> int:
-        """Rows of the next chunk; the first ones are small, so that the first batch
+        """Return rows of the next chunk; the first ones are small, so that the first batch
         of a reader is ready soon."""
         rows = min(self._ramp, self.choices.chunk_rows)
         self._ramp = min(2 * self._ramp, self.limits.chunk_rows)

@@ -72,7 +72,7 @@ class BlockStore:
         self._start_decoding()
 
     def get(self, number: int) -> Any:
-        """The rows of a block, decoded now unless they were already."""
+        """Return the rows of a block, decoded now unless they were already."""
         with self._lock:
             if number in self._held:
                 self._held.move_to_end(number)
@@ -119,13 +119,13 @@ class BlockStore:
             self._update_peak()
 
     def used_bytes(self) -> int:
-        """Bytes in use now, with an estimate for what is being decoded."""
+        """Return bytes in use now, with an estimate for what is being decoded."""
         with self._lock:
             pending = sum(self.estimate(number) for number in self._pending)
             return self._held_bytes + pending + self.chunk_bytes
 
     def estimate(self, number: int) -> int:
-        """Bytes of a block while it is decoded: as Arrow and in its final form at once."""
+        """Return bytes of a block while it is decoded: as Arrow and in its final form at once."""
         return int(2 * self.layout.blocks[number].rows * self.form.row_bytes)
 
     def drop_pending(self) -> None:

@@ -20,7 +20,7 @@ class RowSampler(Protocol):
     batch_multiple: int
 
     def epoch_size(self, epoch: int) -> int:
-        """How many rows are drawn in an epoch."""
+        """Return how many rows are drawn in an epoch."""
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         """Row numbers at global positions of an epoch: a pure function."""
@@ -29,7 +29,7 @@ class RowSampler(Protocol):
         """Weight of each row's loss, or None."""
 
     def identity(self) -> dict[str, Any]:
-        """What the draws depend on, as small JSON."""
+        """Return what the draws depend on, as small JSON."""
 
 
 class EpochRows(Protocol):
@@ -46,17 +46,19 @@ class EpochRows(Protocol):
         """Whether :meth:`open_blocks` knows the blocks of a request before its rows are read."""
 
     def rows(self, positions: Ints) -> Ints:
-        """The row numbers at positions."""
+        """Return the row numbers at positions."""
 
     @property
     def opens_touched(self) -> bool:
         """Whether a request reads rows of each block that :meth:`open_blocks` names for it."""
 
     def open_blocks(self, request: ChunkRequest) -> Ints:
-        """The blocks that a request touches, and those that will be touched again after it."""
+        """Return the blocks that a request touches, and those that will be touched again after
+        it."""
 
     def next_blocks(self, request: ChunkRequest) -> list[int]:
-        """The blocks that are needed after those, to be decoded ahead while there is room."""
+        """Return the blocks that are needed after those, to be decoded ahead while there is
+        room."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ SAMPLE_WEIGHT = "sample_weight"
 
 
 def with_loss_weights(batch: Batch, sampler: RowSampler) -> Batch:
-    """The batch with the float32 column ``sample_weight``, if the sampler has loss weights."""
+    """Return the batch with the float32 column ``sample_weight``, if the sampler has loss
+    weights."""
     weights = sampler.loss_weights(batch.row_numbers)
     if weights is None:
         return batch

@@ -32,7 +32,7 @@ VERSION = 1
 def mix(
     readers: Sequence[SnapshotReader], weights: Sequence[float], rows_per_epoch: int | None = None
 ) -> MixedReader:
-    """One reader of the rows of several, in the shares given by the weights.
+    """Return one reader of the rows of several, in the shares given by the weights.
 
     Every batch has about these shares (within a few rows), on every rank. Each reader is read
     through its own epochs, one after the other, each of them once and, to a round, in its own
@@ -126,13 +126,13 @@ class MixedReader(SnapshotReader):
         return _restored, arguments
 
     def source_of(self, row_numbers: Ints) -> tuple[Ints, Ints]:
-        """Number of the reader, and row number in its snapshot, of each row."""
+        """Return number of the reader, and row number in its snapshot, of each row."""
         first_rows = self._mixture.first_rows
         source = np.searchsorted(first_rows, row_numbers, side="right") - 1
         return source, row_numbers - first_rows[source]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and the seeds and snapshots of all readers. O(1)."""
+        """Return the position, and the seeds and snapshots of all readers. O(1)."""
         epoch, position = self._place
         return {
             "version": VERSION,
@@ -197,7 +197,7 @@ class MixedReader(SnapshotReader):
         raise ConfigurationError("a mixture takes samplers by its readers: reader.with_sampler")
 
     def read_columns(self, columns: Sequence[str]) -> pa.Table:
-        """Columns of all sources by row number; see ``SnapshotReader.read_columns``."""
+        """Return columns of all sources by row number; see ``SnapshotReader.read_columns``."""
         return pa.concat_tables([source.read_columns(columns) for source in self._sources])
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class MixedReader(SnapshotReader):
             reader.close()
 
     def describe(self, quality: bool = False) -> dict[str, Any]:
-        """What is read and in which shares; see ``SnapshotReader.describe``."""
+        """Return what is read and in which shares; see ``SnapshotReader.describe``."""
         return {
             "table": self.table,
             "rows": self.num_rows,

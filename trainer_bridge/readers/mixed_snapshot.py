@@ -65,7 +65,7 @@ class MixedLayout(Layout):
 
 
 def mixed_snapshot(sources: Sequence[OpenedSnapshot]) -> OpenedSnapshot:
-    """One snapshot of the rows of several; the form is that of the first."""
+    """Return one snapshot of the rows of several; the form is that of the first."""
     layout = MixedLayout.of([source.layout for source in sources])
     return replace(sources[0], table=layout.table, layout=layout)
 

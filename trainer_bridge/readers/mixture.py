@@ -50,7 +50,7 @@ class Mixture:
         self._first_blocks: Ints = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
 
     def epoch_size(self, epoch: int) -> int:
-        """Rows of an epoch: the same number in each."""
+        """Return rows of an epoch: the same number in each."""
         return self.num_samples
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
@@ -73,7 +73,7 @@ class Mixture:
         return weights if some else None
 
     def identity(self) -> dict[str, Any]:
-        """What the order depends on in addition to the sources, as small JSON."""
+        """Return what the order depends on in addition to the sources, as small JSON."""
         return {
             "shares": list(self.interleave.shares),
             "classes": self.interleave.classes,
@@ -81,7 +81,7 @@ class Mixture:
         }
 
     def open_blocks(self, epoch: int, request: ChunkRequest, step: int) -> Ints:
-        """The blocks that a request touches, and those that will be touched again after it.
+        """Return the blocks that a request touches, and those that will be touched again after it.
 
         All positions of the rank are equal modulo ``step``.
         """

@@ -44,7 +44,7 @@ class OpenedSnapshot:
     streams: int
 
     def order(self, state: ReaderState, epoch: int) -> GlobalOrder:
-        """The order of the rows in an epoch, with the seed and the streams of a state."""
+        """Return the order of the rows in an epoch, with the seed and the streams of a state."""
         return GlobalOrder(
             np.array([block.rows for block in self.layout.blocks], dtype=np.int64),
             streams=state.streams,
@@ -54,7 +54,7 @@ class OpenedSnapshot:
         )
 
     def read_columns(self, columns: Sequence[str]) -> pa.Table:
-        """Columns of all rows, by row number."""
+        """Return columns of all rows, by row number."""
         schema = select_schema(self.lake.schema(self.table), columns, self.table)
         schema = pa.schema([column.with_nullable(True) for column in schema])
         blocks = range(len(self.layout.blocks))

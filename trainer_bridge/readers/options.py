@@ -76,7 +76,7 @@ class Sharding:
         return RankShard(num_rows, self.global_rows, *self.place, self.last)
 
     def with_rank(self, rank: int, world_size: int) -> Sharding:
-        """The same for another process: a ``batch_size`` stays that of a rank, a
+        """Return the same for another process: a ``batch_size`` stays that of a rank, a
         ``global_batch_size`` that of all ranks."""
         batch_size = self.batch_size if self.global_batch_size is None else None
         return replace(self, rank=rank, world_size=world_size, batch_size=batch_size)
@@ -146,7 +146,7 @@ class OutputOptions:
         return [] if isinstance(self.codes, Mapping) else list(self.codes)
 
     def form(self, schema: pa.Schema, table: str, vocabularies: Mapping[str, Vocabulary]) -> Form:
-        """The form of rows of these columns.
+        """Return the form of rows of these columns.
 
         Raises
         ------

@@ -21,7 +21,7 @@ def pinned_snapshot(
     tag: str | None = None,
     as_of_ms: int | None = None,
 ) -> Snapshot:
-    """The given snapshot, that of a tag, the newest at a time, or the newest.
+    """Return the given snapshot, that of a tag, the newest at a time, or the newest.
 
     Raises
     ------

@@ -32,7 +32,7 @@ class BlockPreparation(Protocol):
         """How finished rows are stored in memory."""
 
     def layout(self, layout: Layout) -> Layout:
-        """The blocks of a snapshot as they are afterwards."""
+        """Return the blocks of a snapshot as they are afterwards."""
 
 
 class BlockKeywords(TypedDict, total=False):
@@ -125,7 +125,7 @@ class ReadPlan:
 
     @classmethod
     def of(cls, lake: Lake, table: str, **keywords: Unpack[ReaderKeywords]) -> ReadPlan:
-        """The plan for the keywords of a ``SnapshotReader``.
+        """Return the plan for the keywords of a ``SnapshotReader``.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class ReadPlan:
         return cls(lake, table, **groups, **left)
 
     def without_consumer(self) -> ReadPlan:
-        """The same plan for a derived reader, which does not hold the snapshot itself."""
+        """Return the same plan for a derived reader, which does not hold the snapshot itself."""
         return replace(self, reading=replace(self.reading, consumer=None))
 
     def open(
@@ -209,7 +209,7 @@ class ReadPlan:
         )
 
     def columns_and_form(self) -> tuple[pa.Schema, Form]:
-        """The columns to read, as the table has them today, and their form in batches.
+        """Return the columns to read, as the table has them today, and their form in batches.
 
         Reads no rows. Where texts are collected their vocabulary is a stand-in, so that what does
         not fit is reported before reading.
@@ -226,7 +226,10 @@ class ReadPlan:
         return schema, self._form(schema, {**self.batches.declared_vocabularies, **collected})
 
     def layout(self, snapshot_id: int, block_rows: int) -> Layout:
-        """The blocks of the rows of a snapshot; see ``trainer_bridge.blocks.open_layout``."""
+        """Return the blocks of the rows of a snapshot.
+
+        See ``trainer_bridge.blocks.open_layout``.
+        """
         cache = self.reading.cache
         layout = read_layout(
             self.lake,
@@ -240,7 +243,7 @@ class ReadPlan:
         return layout if self.prepare is None else self.prepare.layout(layout)
 
     def start(self, snapshot: OpenedSnapshot) -> ReaderState:
-        """Where a new reader of the snapshot begins."""
+        """Return where a new reader of the snapshot begins."""
         ordering, layout = self.ordering, snapshot.layout
         return ReaderState(
             table=self.table,

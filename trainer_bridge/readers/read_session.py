@@ -49,7 +49,7 @@ class ReadSession:
     keep_views: bool = False
 
     def batches(self, starts: range) -> Generator[tuple[int, Batch], None, None]:
-        """The global batches at these positions, as (position, this rank's share).
+        """Yield the global batches at these positions, as (position, this rank's share).
 
         The rows of a batch count against the budget until the next one is requested.
         """

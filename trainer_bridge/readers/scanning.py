@@ -49,7 +49,8 @@ class TableScan:
         tag: str | None = None,
         as_of_ms: int | None = None,
     ) -> TableScan:
-        """The table at a snapshot, by its id, a tag, or a time (UTC ms); at the newest by default.
+        """Return the table at a snapshot, by its id, a tag, or a time (UTC ms); at the newest by
+        default.
 
         Raises
         ------
@@ -63,14 +64,14 @@ class TableScan:
         return cls(lake, table, match.ref, schema)
 
     def select(self, columns: Collection[str] | None) -> pa.Schema:
-        """The schema of some columns; raises UnknownNameError for an unknown one."""
+        """Return the schema of some columns; raises UnknownNameError for an unknown one."""
         fields = select_schema(self.schema, None if columns is None else list(columns), self.table)
         return pa.schema(list(fields))
 
     def tables(
         self, columns: Collection[str] | None = None, where: str | None = None, threads: int = 2
     ) -> Iterator[pa.Table]:
-        """The rows block by block, decoded ahead in threads; ``where`` prunes row groups."""
+        """Yield the rows block by block, decoded ahead in threads; ``where`` prunes row groups."""
         schema, layout = self.select(columns), self._layout(where)
         pool = ThreadPoolExecutor(threads, thread_name_prefix="table-scan")
         waiting: deque[Future[pa.Table]] = deque()
@@ -85,7 +86,7 @@ class TableScan:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def files(self) -> list[str] | None:
-        """The files whose rows are exactly those of the table; None if there are none.
+        """Return the files whose rows are exactly those of the table; None if there are none.
 
         That is the case if keys are merged or rows deleted, and if a file was written with
         another schema than today's.

@@ -75,23 +75,26 @@ class ScoreSchedule:
         self._folder = lake.side_folder / "scores" / folder
 
     def is_due(self, step: int) -> bool:
-        """Whether new scores enter before this step."""
+        """Return True if new scores enter before this step."""
         return self.last_due(step) == step
 
     def last_due(self, step: int) -> int | None:
-        """The step at which the scores in force at ``step`` entered; None before the first."""
+        """Return the step at which the scores in force at ``step`` entered.
+
+        None before the first.
+        """
         if self._every is not None:
             return step // self._every * self._every if step >= self._every else None
         return max((due for due in self._at if due <= step), default=None)
 
     def next_due(self, step: int) -> int | None:
-        """The first step after ``step`` at which new scores enter; None after the last."""
+        """Return the first step after ``step`` at which new scores enter; None after the last."""
         if self._every is not None:
             return (step // self._every + 1) * self._every
         return min((due for due in self._at if due > step), default=None)
 
     def difficulty(self, step: int) -> Difficulty | None:
-        """What is in force at a step: read when it entered, or again as it was then.
+        """Return what is in force at a step: read when it entered, or again as it was then.
 
         None before the first declared step.
 
@@ -121,7 +124,7 @@ class ScoreSchedule:
         )
 
     def choices(self) -> dict[int, Any]:
-        """What was chosen so far: step -> time of reading and pinned snapshots."""
+        """Return what was chosen so far: step -> time of reading and pinned snapshots."""
         files: Iterable[SidePath] = self._folder.glob("*.json")
         paths = sorted(files, key=lambda path: int(path.stem))
         return {int(path.stem): read_json(path) for path in paths}
@@ -149,7 +152,7 @@ def scheduled_batches(
     start: int = 0,
     stop: int,
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches of steps ``start <= step < stop``, as (step, batch).
+    """Yield the batches of steps ``start <= step < stop``, as (step, batch).
 
     Before the first declared step they are the reader's own, epoch after epoch; from each
     declared step on those that ``sampler(difficulty)`` draws. What comes at a step depends on

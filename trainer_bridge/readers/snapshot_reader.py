@@ -139,7 +139,7 @@ class SnapshotReader(Closeable):
         position: int = 0,
         previous: SnapshotReader | None = None,
     ) -> SnapshotReader:
-        """A reader of a plan.
+        """Return a reader of a plan.
 
         Parameters
         ----------
@@ -267,7 +267,7 @@ class SnapshotReader(Closeable):
         return "arrow" if isinstance(self._snapshot.form, ArrowForm) else "numpy"
 
     def column_dtypes(self) -> dict[str, np.dtype[Any]]:
-        """The dtype of each column of ``batch.columns``, without ``sample_weight``.
+        """Return the dtype of each column of ``batch.columns``, without ``sample_weight``.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class SnapshotReader(Closeable):
         return dtypes_of(self.column_specs())
 
     def column_specs(self) -> dict[str, ColumnSpec]:
-        """The spec of each column of a batch, including lists, without ``sample_weight``.
+        """Return the spec of each column of a batch, including lists, without ``sample_weight``.
 
         Raises
         ------
@@ -336,13 +336,13 @@ class SnapshotReader(Closeable):
             self._place = (epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The reader's position: what was handed out, not what was fetched ahead. O(1)."""
+        """Return the reader's position: what was handed out, not what was fetched ahead. O(1)."""
         return self._state.to_dict()
 
     def state_after(
         self, num_batches: int, start: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The state ``num_batches`` further on, at most at the end of the epoch.
+        """Return the state ``num_batches`` further on, at most at the end of the epoch.
 
         Counted from ``start``, a state of this reader, or from its position. For loops in
         which this object does not advance with the training: it does not move where worker
@@ -390,7 +390,7 @@ class SnapshotReader(Closeable):
     # --- derived readers ---
 
     def with_sampler(self, sampler: RowSampler) -> SnapshotReader:
-        """A reader of the rows that a sampler draws, in its order, epoch after epoch.
+        """Return a reader of the rows that a sampler draws, in its order, epoch after epoch.
 
         The sampler's indices are row numbers of this snapshot, drawn over all ranks
         (its own rank does not matter: the reader shards). It is taken as it is now: later
@@ -422,7 +422,8 @@ class SnapshotReader(Closeable):
         return other
 
     def with_rank(self, rank: int, world_size: int) -> Self:
-        """A reader for one rank, at the same position; a ``batch_size`` stays that of a rank.
+        """Return a reader for one rank, at the same position; a ``batch_size`` stays that of a
+        rank.
 
         Raises
         ------
@@ -435,8 +436,8 @@ class SnapshotReader(Closeable):
         return other
 
     def __copy__(self) -> Self:
-        """A reader at the same position of the same opened snapshot, with blocks and statistics
-        of its own; the ``consumer`` stays with the original."""
+        """Return a reader at the same position of the same opened snapshot, with blocks and
+        statistics of its own; the ``consumer`` stays with the original."""
         return self._derived(self._plan.without_consumer())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -455,7 +456,7 @@ class SnapshotReader(Closeable):
         return self.iterate()
 
     def iterate(self, worker: int = 0, num_workers: int = 1, skip: int = 0) -> Loop[Batch]:
-        """The batches from here on, or every ``num_workers``-th of them from ``worker`` on.
+        """Return the batches from here on, or every ``num_workers``-th of them from ``worker`` on.
 
         ``skip`` leaves out the first of those, without reading them: a worker that is
         resumed had them already. The reader advances with each batch and is at the
@@ -465,11 +466,12 @@ class SnapshotReader(Closeable):
         return self._loops.start(self._batches(worker, num_workers, skip))
 
     def order(self, epoch: int) -> GlobalOrder:
-        """The order of the rows in an epoch, without a sampler."""
+        """Return the order of the rows in an epoch, without a sampler."""
         return self._snapshot.order(self._origin, epoch)
 
     def read_columns(self, columns: Sequence[str]) -> pa.Table:
-        """Columns of all rows of the snapshot by row number, for a sampler's labels or scores."""
+        """Return columns of all rows of the snapshot by row number, for a sampler's labels or
+        scores."""
         return self._snapshot.read_columns(columns)
 
     def close(self) -> None:
@@ -499,7 +501,7 @@ class SnapshotReader(Closeable):
         return card(f"SnapshotReader of {self.table}", facts(about), columns)
 
     def describe(self, quality: bool = False) -> dict[str, Any]:
-        """What is read and at what cost, for people.
+        """Return what is read and at what cost, for people.
 
         ``reads_each_block_once`` says whether this world size assigns complete streams to each
         rank; otherwise every rank decodes the blocks of up to ``ranks_per_block``.
@@ -555,7 +557,7 @@ class SnapshotReader(Closeable):
         return self._plan.sharding.shard(rows)
 
     def _row_source(self, shard: RankShard) -> EpochRows:
-        """The rows of the current epoch."""
+        """Return the rows of the current epoch."""
         if self._sampler is not None:
             return SampledRows(self._sampler, self.epoch, shard.num_rows)
         streams = shard.streams(self._place[1], self.num_streams)

@@ -10,7 +10,7 @@ from trainer_bridge.readers.epoch_rows import RowSampler
 
 
 def sampler_of(sampler: RowSampler | None, state: ReaderState) -> RowSampler | None:
-    """The sampler with the seed of a state; itself if that is the same, or unknown."""
+    """Return the sampler with the seed of a state; itself if that is the same, or unknown."""
     if sampler is None or not hasattr(sampler, "reseed"):
         return sampler
     seed = other_seed(state.sampler, identity := sampler.identity())

@@ -94,7 +94,10 @@ class AdvancedSampler(ABC):
         return len(range(self.rank, self._end(self.epoch, 0), self.world_size))
 
     def _end(self, epoch: int, position: int) -> int:
-        """Where dealing ends that begins at a position; beyond the epoch it starts over in it."""
+        """Return where dealing ends that begins at a position.
+
+        Beyond the epoch it starts over in it.
+        """
         return self.epoch_size(epoch)
 
     @property

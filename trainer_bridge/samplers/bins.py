@@ -39,7 +39,7 @@ def score_bins(scores: Any) -> Bytes:
 
 
 def bin_scores() -> npt.NDArray[np.float64]:
-    """The representative score of each of the 256 bins: 0, then the geometric midpoints."""
+    """Return the representative score of each of the 256 bins: 0, then the geometric midpoints."""
     middles = np.exp2(_LEAST + (np.arange(256) - 0.5) / _PER_OCTAVE)
     middles[0] = 0.0
     return middles

@@ -150,7 +150,7 @@ def _refuse_nulls(values: pa.Array | pa.ChunkedArray, what: str) -> None:
 
 
 def _pieces(values: Any) -> Iterator[pa.Array]:
-    """The values as short Arrow arrays."""
+    """Yield the values as short Arrow arrays."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     for chunk in chunks:
         for start in range(0, len(chunk), _PIECE):

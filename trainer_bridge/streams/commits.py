@@ -37,7 +37,8 @@ def check_followed(lake: Lake, name: str) -> None:
 def added_rows(
     lake: Lake, name: str, snapshot: Snapshot, block_rows: int, where: str | None = None
 ) -> Layout | None:
-    """The blocks of the rows that a commit added and ``where`` keeps; None if there are none.
+    """Return the blocks of the rows that a commit added and ``where`` keeps; None if there are
+    none.
 
     Raises
     ------
@@ -62,7 +63,7 @@ def added_rows(
 def commit_reader(
     plan: ReadPlan, layout: Layout, position: int, previous: SnapshotReader | None
 ) -> SnapshotReader:
-    """A reader of one commit's rows; its epoch is the id of the snapshot.
+    """Return a reader of one commit's rows; its epoch is the id of the snapshot.
 
     It begins at ``position`` and continues the statistics and the tuning of ``previous``.
     """

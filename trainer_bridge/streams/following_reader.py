@@ -195,7 +195,7 @@ byte_budget, cache
         return ReadStats() if self._reader is None else self._reader.stats
 
     def state_dict(self) -> dict[str, Any]:
-        """The reader's position: what was handed out, not what was fetched ahead. O(1)."""
+        """Return the reader's position: what was handed out, not what was fetched ahead. O(1)."""
         return self._state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -225,7 +225,7 @@ byte_budget, cache
         self._state, self._delivered = found, None
 
     def lag(self) -> Lag:
-        """How far the reader is behind the table now; reads two snapshot files."""
+        """Return how far the reader is behind the table now; reads two snapshot files."""
         newest = latest_snapshot(self.lake, self.table)
         behind = 0 if newest is None else max(newest.id + 1 - self.snapshot_id, 0)
         if newest is None or not behind:
@@ -237,7 +237,7 @@ byte_budget, cache
         return Lag(behind, max(newest.total_records - done - position, 0), age_ms)
 
     def column_dtypes(self) -> dict[str, np.dtype[Any]]:
-        """The dtype of each column of a batch.
+        """Return the dtype of each column of a batch.
 
         Raises
         ------
@@ -247,7 +247,7 @@ byte_budget, cache
         return dtypes_of(self.column_specs())
 
     def column_specs(self) -> dict[str, ColumnSpec]:
-        """The spec of each column of a batch, also while the table has no rows; raises as
+        """Return the spec of each column of a batch, also while the table has no rows; raises as
         :meth:`column_dtypes` does."""
         return specs_of(self._plan().columns_and_form()[1])
 
@@ -273,7 +273,7 @@ byte_budget, cache
         return self.iterate()
 
     def iterate(self, worker: int = 0, num_workers: int = 1) -> Iterator[Batch]:
-        """The batches from here on; ``Batch.epoch`` is the snapshot of their commit.
+        """Return the batches from here on; ``Batch.epoch`` is the snapshot of their commit.
 
         Raises
         ------
@@ -371,7 +371,7 @@ byte_budget, cache
         return None
 
     def _commit(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot, None if it is the next one to come; raises where it has expired."""
+        """Return the snapshot, None if it is the next one to come; raises where it has expired."""
         ids = snapshot_ids(self.lake, self.table)
         if snapshot_id not in ids:
             if snapshot_id == (ids[-1] + 1 if ids else 1):
@@ -380,7 +380,7 @@ byte_budget, cache
         return next(snapshots(self.lake, self.table, snapshot_id))
 
     def _open(self, commit: Snapshot) -> SnapshotReader | None:
-        """A reader of the rest of a commit's rows; None if it has none."""
+        """Return a reader of the rest of a commit's rows; None if it has none."""
         state = self._state
         plan = self._plan()
         if state.whole:

@@ -78,7 +78,7 @@ class FollowState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> FollowState:
-        """The inverse of :meth:`to_dict`.
+        """Return the inverse of :meth:`to_dict`.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 
 def sample_rows(first: int, count: int) -> pa.Table:
-    """Rows whose column x counts from ``first`` on; the other columns follow from x."""
+    """Return rows whose column x counts from ``first`` on; the other columns follow from x."""
     numbers = np.arange(first, first + count)
     return pa.table(
         {
@@ -38,7 +38,7 @@ def make_samples(lake: Lake, sizes: Sequence[int]) -> str:
 
 
 def x_by_row_number(lake: Lake, table: str) -> list[int]:
-    """The value of x in each row, by the row's number in the newest snapshot."""
+    """Return the value of x in each row, by the row's number in the newest snapshot."""
     with SnapshotReader(lake, table, columns=["x"], batch_size=10**6, shuffle=False) as reader:
         numbers: list[int] = np.concatenate([batch["x"] for batch in reader]).tolist()
     return numbers

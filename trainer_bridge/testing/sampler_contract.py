@@ -32,19 +32,20 @@ class SamplerContract:
     even = False
 
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> AdvancedSampler:
-        """The sampler under test."""
+        """Return the sampler under test."""
         raise NotImplementedError
 
     def reference(self, seed: int, epoch: int) -> list[Any]:
-        """What a complete epoch of ``make(seed)`` yields, by plain loops."""
+        """Return what a complete epoch of ``make(seed)`` yields, by plain loops."""
         raise NotImplementedError
 
     def expected(self) -> Array:
-        """How often each row comes in an epoch, on average over seeds or epochs."""
+        """Return how often each row comes in an epoch, on average over seeds or epochs."""
         raise NotImplementedError
 
     def favoured(self) -> tuple[Sequence[int], Sequence[int], float] | None:
-        """What the sampler is for: rows, other rows, and how many times as often the former come.
+        """Return what the sampler is for: rows, other rows, and how many times as often the former
+        come.
 
         Written from the purpose, not from the formula of :meth:`expected`. None for a sampler that
         is to draw all rows equally often, which is then checked.
@@ -189,7 +190,7 @@ class SamplerContract:
         assert abs(np.mean(means) - losses.mean()) < 4 * sigma + 1e-12
 
     def _drawn(self) -> list[Array]:
-        """The draws of all epochs, made once for both tests."""
+        """Return the draws of all epochs, made once for both tests."""
         if type(self) not in _drawn:
             sampler = self.make()
             sizes = [sampler.epoch_size(epoch) for epoch in range(self.epochs)]
@@ -203,11 +204,11 @@ _drawn: dict[type, list[Array]] = {}
 
 
 def flat(items: Sequence[Any]) -> list[int]:
-    """Indices in a row, whether the sampler yields them or batches of them."""
+    """Return indices in a row, whether the sampler yields them or batches of them."""
     return [row for item in items for row in (item if isinstance(item, list) else [item])]
 
 
 def in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
-    """What ranks yield, as one of them after the other yields it."""
+    """Return what ranks yield, as one of them after the other yields it."""
     turns = itertools.zip_longest(*shares)
     return [item for turn in turns for item in turn if item is not None]

@@ -332,7 +332,7 @@ def compose(file: Path, overrides: Sequence[str] = ()) -> TrainConfig:
 
 
 def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The document that Hydra composes; raises as ``compose``, unchecked.
+    """Return the document that Hydra composes; raises as ``compose``, unchecked.
 
     Its ``sweep`` is what a sweep searches, which concerns no single run.
     """

@@ -46,7 +46,7 @@ class EncodeForm:
         return TensorBatch(self.encode(batch.arrow), num_padding=batch.num_padding)
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Any]:
-        """The tensors of rows by name."""
+        """Return the tensors of rows by name."""
         values: dict[str, Any] = {
             name: torch.from_numpy(array) for name, array in self.encoder.apply(rows).items()
         }
@@ -106,7 +106,7 @@ class PaimonDataModule(lightning.LightningDataModule):
         self.columns = list(dict.fromkeys([*features, table.label, *extra, *keys]))
 
     def train_reader(self) -> SnapshotReader:
-        """The reader of the training rows, without a rank."""
+        """Return the reader of the training rows, without a rank."""
         return self.table.reader(
             self.table.labelled(self.table.split.train),
             self.columns,
@@ -116,14 +116,14 @@ class PaimonDataModule(lightning.LightningDataModule):
         )
 
     def batches_per_epoch(self) -> int:
-        """The batches of an epoch."""
+        """Return the batches of an epoch."""
         if isinstance(self.table, RoundTable):
             return -(-self.table.train_rows.num_rows // self.global_batch_size)
         with self.train_reader() as reader:
             return len(reader)
 
     def train_dataloader(self) -> TorchLoader | ScheduledBatches | ShuffledRows:
-        """The share of this rank, whose number is known when this is called."""
+        """Return the share of this rank, whose number is known when this is called."""
         if isinstance(self.table, RoundTable):
             rows = self.form.encode(self.table.part("train", self.columns))
             return ShuffledRows(rows, self.global_batch_size, self.seed)
@@ -136,7 +136,7 @@ class PaimonDataModule(lightning.LightningDataModule):
         )
 
     def val_dataloader(self) -> TorchLoader | list[TensorBatch]:
-        """All validation rows on every rank, in the order of the table; a round has none."""
+        """Return all validation rows on every rank, in the order of the table; a round has none."""
         if isinstance(self.table, RoundTable):
             return []
         reader = self.table.reader(
@@ -167,7 +167,7 @@ class _Steps:
     step: int
 
     def state_dict(self) -> dict[str, Any]:
-        """The next step."""
+        """Return the next step."""
         return {"step": self.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -250,7 +250,7 @@ class FeatureEncoder:
     # -- ONNX ----------------------------------------------------------------------------------
 
     def inputs(self) -> tuple[ModelInput, ...]:
-        """The inputs of a network from raw features, in the order of the features."""
+        """Return the inputs of a network from raw features, in the order of the features."""
         return tuple(
             ModelInput(
                 name=feature.column,
@@ -266,7 +266,7 @@ class FeatureEncoder:
         )
 
     def front(self) -> Any:
-        """The ONNX graph from raw features to the arrays of ``apply``."""
+        """Return the ONNX graph from raw features to the arrays of ``apply``."""
         return _Front(self).model()
 
     # -- storage -------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def _items(column: Any) -> pa.Array:
-    """The texts of a column: its items, if it is one of lists; integers as their digits."""
+    """Return the texts of a column: its items, if it is one of lists; integers as their digits."""
     column = _whole(column)
     if pa.types.is_list(column.type):
         column = column.flatten()
@@ -464,7 +464,10 @@ def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
 def _spread(
     column: pa.Array, items: npt.NDArray[Any], width: int, fill: Any, dtype: Any
 ) -> npt.NDArray[Any]:
-    """The first ``width`` items of each list, shape (rows, width); shorter ones are filled up."""
+    """Return the first ``width`` items of each list, shape (rows, width).
+
+    Shorter ones are filled up.
+    """
     lengths = _lengths(column)
     starts = np.cumsum(lengths) - lengths
     place = np.arange(len(items)) - np.repeat(starts, lengths)
@@ -476,7 +479,7 @@ def _spread(
 
 
 def _padded(column: Any, width: int) -> npt.NDArray[np.float64]:
-    """The numbers of lists, shape (rows, width); null and what is not there is NaN."""
+    """Return the numbers of lists, shape (rows, width); null and what is not there is NaN."""
     column = _whole(column)
     items = column.flatten().cast(pa.float64(), safe=False)
     return _spread(column, items.to_numpy(zero_copy_only=False), width, np.nan, np.float64)

@@ -52,7 +52,7 @@ PLAIN = EvaluatedRows()
 def evaluate(
     task: str, labels: Floats, predictions: Floats, seed: int = 0, rows: EvaluatedRows = PLAIN
 ) -> dict[str, Metric]:
-    """The metrics of a task.
+    """Return the metrics of a task.
 
     ``labels`` are 0 and 1 (binary), class numbers or values, shape (rows,). ``predictions`` are
     probabilities of true, shape (rows,), one per class, shape (rows, classes), or values.
@@ -89,7 +89,7 @@ def evaluate(
 
 
 def _r2(labels: Floats, errors: Floats, rows: EvaluatedRows) -> Metric:
-    """One minus the error over the variance of the labels, linearized in both."""
+    """Return one minus the error over the variance of the labels, linearized in both."""
     row_weights = np.ones(len(labels)) if rows.weights is None else rows.weights
     squares = (labels - np.average(labels, weights=row_weights)) ** 2
     variance = max(float(np.average(squares, weights=row_weights)), _LEAST)
@@ -102,7 +102,8 @@ def _r2(labels: Floats, errors: Floats, rows: EvaluatedRows) -> Metric:
 def calibration_error(
     labels: Floats, probabilities: Floats, seed: int = 0, rows: EvaluatedRows = PLAIN
 ) -> Metric:
-    """The mean difference of predicted and observed shares, over ten bins of equally many rows.
+    """Return the mean difference of predicted and observed shares, over ten bins of equally many
+    rows.
 
     Also of perfectly calibrated predictions the observed value is above 0, by the noise of the
     bins, and those of bootstrap samples are still higher. The interval is by the triangle

@@ -36,7 +36,8 @@ relative to them."""
 
 
 def predictions_of(network: Network, task: str, logits: torch.Tensor) -> torch.Tensor:
-    """The prediction, float32: of true (rows, 1), of each class (rows, classes), or the value."""
+    """Return the prediction, float32: of true (rows, 1), of each class (rows, classes), or the
+    value."""
     logits = logits.float()
     if task == "binary":
         return torch.sigmoid(logits)
@@ -64,7 +65,7 @@ class Predictor(torch.nn.Module):
 
 
 def export_program(network: Network, task: str) -> tuple[Any, bytes]:
-    """A network's prediction by ``torch.export``, with any number of rows; and as a file."""
+    """Return a network's prediction by ``torch.export``, with any number of rows; and as a file."""
     predictor = Predictor(network, task).eval()
     examples = network.examples()
     rows = torch.export.Dim("rows", min=1)
@@ -82,7 +83,8 @@ def export_program(network: Network, task: str) -> tuple[Any, bytes]:
 def graph_with_weights(
     data: bytes, old: Mapping[str, npt.NDArray[Any]], new: Mapping[str, npt.NDArray[Any]]
 ) -> bytes | None:
-    """A graph of ``from_raw_features`` with other weights; exporting takes a hundred times as long.
+    """Return a graph of ``from_raw_features`` with other weights; exporting takes a hundred times
+    as long.
 
     The exporter keeps most parameters under their names, and matrices that are only multiplied
     with transposed, under names of its own: these are found by their content. None unless every one
@@ -114,7 +116,10 @@ def graph_with_weights(
 
 
 def program_with_weights(data: bytes, new: Mapping[str, torch.Tensor]) -> bytes:
-    """A file of ``export_program`` with other weights, by parameter; raises as ``load_program``."""
+    """Return a file of ``export_program`` with other weights, by parameter.
+
+    Raises as ``load_program``.
+    """
     program = _program(data)
     with torch.no_grad():
         for name, tensor in program.state_dict.items():
@@ -126,7 +131,7 @@ def program_with_weights(data: bytes, new: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def load_program(data: bytes) -> Any:
-    """The module of a file of ``export_program``: call it with the arrays of the encoder.
+    """Return the module of a file of ``export_program``: call it with the arrays of the encoder.
 
     Raises
     ------
@@ -148,7 +153,7 @@ def _program(data: bytes) -> Any:
 
 
 def program_to_onnx(program: Any, names: tuple[str, ...]) -> Any:
-    """An exported program as ONNX, in one file, whose output is ``probability``."""
+    """Return an exported program as ONNX, in one file, whose output is ``probability``."""
     with quiet("torch.onnx"):
         exported = torch.onnx.export(
             program,
@@ -164,7 +169,7 @@ def program_to_onnx(program: Any, names: tuple[str, ...]) -> Any:
 
 
 def from_raw_features(encoder: FeatureEncoder, network: Any, output: str) -> bytes:
-    """One graph from raw features to the prediction: the encoder's, then the network's."""
+    """Return one graph from raw features to the prediction: the encoder's, then the network's."""
     from onnx import checker, compose
 
     front = encoder.front()
@@ -197,13 +202,13 @@ def signature_of(
     task: Any,
     classes: tuple[str, ...],
 ) -> ModelSignature:
-    """The signature of a network of ``from_raw_features``."""
+    """Return the signature of a network of ``from_raw_features``."""
     output = ModelOutput(output_name(task), max(1, len(classes)), classes)
     return ModelSignature(service, keys, encoder.inputs(), (output,), task)
 
 
 def output_name(task: str) -> str:
-    """The name of the prediction in the graph."""
+    """Return the name of the prediction in the graph."""
     return "value" if task == "regression" else "probability"
 
 
@@ -235,7 +240,7 @@ def run_onnx(
 def check_agreement(
     what: str, eager: npt.NDArray[Any], other: npt.NDArray[Any], bound: float = BOUND
 ) -> float:
-    """The largest difference of two predictions; VerificationError beyond the bound."""
+    """Return the largest difference of two predictions; VerificationError beyond the bound."""
     scale = np.maximum(1.0, np.abs(eager))
     difference = float(
         (np.abs(eager.reshape(other.shape) - other) / scale.reshape(other.shape)).max()

@@ -26,12 +26,13 @@ class FittedModel:
     def export(
         self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
     ) -> tuple[dict[str, bytes], dict[str, Metric]]:
-        """Files, and how far their predictions are from those of ``predict``, on these rows."""
+        """Return files, and how far their predictions are from those of ``predict``, on these
+        rows."""
         raise NotImplementedError
 
 
 def lists_refused(config: TrainConfig, encoder: FeatureEncoder) -> ConfigurationError:
-    """The error for a model that reads no lists, where the service has some."""
+    """Return the error for a model that reads no lists, where the service has some."""
     names = [f.output for f in encoder.features if f.kind in ("text_list", "number_list")]
     return ConfigurationError(
         f"model={config.model.kind} reads no lists, and the service has {', '.join(names)}: say "
@@ -40,5 +41,5 @@ def lists_refused(config: TrainConfig, encoder: FeatureEncoder) -> Configuration
 
 
 def difference(value: float, rows: int) -> Metric:
-    """How far two evaluations of a model are apart, as a metric."""
+    """Return how far two evaluations of a model are apart, as a metric."""
     return Metric(value, rows=rows, method="largest, on real rows")

@@ -96,7 +96,7 @@ class RowLosses:
     possible: PossibleOutcomes | None = None
 
     def take(self, rows: Bools) -> RowLosses:
-        """The losses of some rows."""
+        """Return the losses of some rows."""
         labels = None if self.labels is None else self.labels[rows]
         possible = None if self.possible is None else self.possible.take(rows)
         return RowLosses(self.values[rows], labels, possible)
@@ -108,7 +108,7 @@ def losses(
     predictions: npt.NDArray[Any],
     span: tuple[float, float] | None = None,
 ) -> RowLosses:
-    """The loss of each row: log loss, or the squared error of a regression.
+    """Return the loss of each row: log loss, or the squared error of a regression.
 
     ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width).
     ``span`` is the range of the labels that are known in addition to these. A prediction that is no
@@ -217,7 +217,7 @@ def judge(
 def out_of_range(
     task: str, predictions: npt.NDArray[Any], bounds: tuple[float, float] | None = None
 ) -> str | None:
-    """What is wrong with predictions of the shape (rows, width); None if nothing is.
+    """Return what is wrong with predictions of the shape (rows, width); None if nothing is.
 
     Probabilities are in [0, 1], those of classes add up to 1, and values of a regression are
     within ``bounds``.

@@ -72,7 +72,7 @@ def probabilities_of(
 
 
 def trees_to_onnx(estimator: Any, task: str, width: int, classes: int) -> Any:
-    """The estimator from ``numbers`` to ``logits``, as ONNX, opset 18 and ai.onnx.ml 3.
+    """Return the estimator from ``numbers`` to ``logits``, as ONNX, opset 18 and ai.onnx.ml 3.
 
     ``classes`` are those of the model, which may be more than the estimator was fitted on.
     """

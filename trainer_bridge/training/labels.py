@@ -31,7 +31,10 @@ class LabelCodec:
 
     @classmethod
     def of(cls, task: str, column: Any) -> LabelCodec:
-        """The labels of training rows; ConfigurationError for labels that do not fit the task."""
+        """Return the labels of training rows.
+
+        ConfigurationError for labels that do not fit the task.
+        """
         if task == "multiclass":
             values = sorted(pc.unique(class_texts(column)).drop_null().to_pylist())
             if len(values) < 2:
@@ -55,7 +58,7 @@ class LabelCodec:
         return cls(task, (), float(numbers.mean()), scale)
 
     def known(self, column: Any) -> npt.NDArray[np.bool_]:
-        """Which rows have a label that ``apply`` accepts."""
+        """Return which rows have a label that ``apply`` accepts."""
         if self.task == "multiclass":
             texts = class_texts(column)
             return np.asarray(pc.is_in(texts, value_set=pa.array(self.classes, pa.string())))
@@ -63,7 +66,7 @@ class LabelCodec:
         return np.isin(numbers, (0.0, 1.0)) if self.task == "binary" else np.isfinite(numbers)
 
     def apply(self, column: Any) -> npt.NDArray[Any]:
-        """The numbers: float64, or int64 for classes."""
+        """Return the numbers: float64, or int64 for classes."""
         is_known = self.known(column)
         if not is_known.all():
             wrong = column.filter(pa.array(~is_known)).unique().to_pylist()[:5]
@@ -84,13 +87,14 @@ class LabelCodec:
         return np.array(_numbers(self.task, column))
 
     def targets(self, column: Any) -> npt.NDArray[Any]:
-        """What a network learns: the numbers, those of a regression scaled."""
+        """Return what a network learns: the numbers, those of a regression scaled."""
         numbers = self.apply(column)
         return (numbers - self.mean) / self.scale if self.task == "regression" else numbers
 
 
 def class_texts(column: Any) -> Any:
-    """The classes of a label as texts, in the one spelling that versions store: that of Arrow.
+    """Return the classes of a label as texts, in the one spelling that versions store: that of
+    Arrow.
 
     A number that is an integer has no decimals, whatever its type; NaN is null, which is no class.
 
@@ -125,13 +129,13 @@ def _numbers(task: str, column: Any) -> Floats:
 
 
 def counted_rows(column: Any) -> npt.NDArray[np.bool_]:
-    """Which rows count, by their sample weights: those are finite and above 0."""
+    """Return which rows count, by their sample weights: those are finite and above 0."""
     weights = np.asarray(column.cast(pa.float64()), np.float64)
     return np.isfinite(weights) & (weights > 0)
 
 
 def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
-    """A column of sample weights; ConfigurationError for nulls and negative ones."""
+    """Return a column of sample weights; ConfigurationError for nulls and negative ones."""
     weights = np.asarray(column.cast(pa.float64()), np.float64)
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ConfigurationError(
@@ -141,5 +145,5 @@ def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
 
 
 def sample_weights(rows: pa.Table, name: str | None) -> Floats | None:
-    """The column of sample weights of rows as float64; None without one."""
+    """Return the column of sample weights of rows as float64; None without one."""
     return None if name is None else weights_of(rows[name], name).astype(np.float64)

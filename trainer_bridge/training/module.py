@@ -27,7 +27,7 @@ NEVER = 2**62
 def sample_losses(
     objective: ObjectiveConfig, logits: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """The loss of each sample, float32, shape (rows,), without any sample weight."""
+    """Return the loss of each sample, float32, shape (rows,), without any sample weight."""
     logits = logits.float()
     if objective.task == "binary":
         # the same as torch's pos_weight, for each sample
@@ -119,7 +119,7 @@ class TrainingModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def rate(self, step: int) -> float:
-        """The factor of the learning rate at a step: warm-up, then a cosine."""
+        """Return the factor of the learning rate at a step: warm-up, then a cosine."""
         schedule = self.config.schedule
         warm = schedule.warmup * self.steps
         if step < warm:
@@ -227,7 +227,7 @@ class SampleFeedback(lightning.Callback):
         self.writer.write(keys, module.losses, module.batches_seen - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the writer."""
+        """Return the position of the writer."""
         return self.writer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -300,7 +300,7 @@ class NetworkRun(FittedModel):
 
 
 def make_network(config: TrainConfig, shapes: InputShapes, outputs: int) -> Network:
-    """The network of a configuration, with new weights."""
+    """Return the network of a configuration, with new weights."""
     model = config.model
     if isinstance(model, WideAndDeep):
         return WideAndDeepNetwork(

@@ -57,7 +57,7 @@ def canonical_program(data: bytes) -> bytes:
 
 
 def _parts(data: bytes) -> dict[str, bytes]:
-    """The parts of the archive by exact name; those that are ignored are left out."""
+    """Return the parts of the archive by exact name; those that are ignored are left out."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
         size = sum(entry.file_size for entry in entries)
@@ -109,7 +109,7 @@ def _archive(parts: Mapping[str, bytes]) -> bytes:
 
 
 def _payload(folder: str, payload: Any, parts: Mapping[str, bytes]) -> dict[str, Any]:
-    """An array of the configuration: which part has its numbers, and how they lie there."""
+    """Return an array of the configuration: which part has its numbers, and how they lie there."""
     if not isinstance(payload, dict) or payload.keys() != _PAYLOAD:
         raise ValueError(f"{folder}: expected {', '.join(sorted(_PAYLOAD))} of each array")
     path, is_param = payload["path_name"], payload["is_param"]

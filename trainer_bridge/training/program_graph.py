@@ -93,7 +93,7 @@ def checked_tensor(meta: Any) -> dict[str, Any]:
 
 
 def _checked(key: str, value: Any) -> Any:
-    """The value of an entry; lists have the rule of their entry."""
+    """Return the value of an entry; lists have the rule of their entry."""
     if key in _EMPTIED:
         return _EMPTIED[key]
     if isinstance(value, dict):
@@ -124,7 +124,7 @@ def _dotted(text: str) -> str:
 
 
 def _identifier(text: str) -> str:
-    """The name of a value or an argument, which torch writes into Python source."""
+    """Return the name of a value or an argument, which torch writes into Python source."""
     if keyword.iskeyword(text) or text.startswith("__"):
         raise ModelError(f"the program has a value with the name {text[:80]!r}")
     return text if not text else _matching("the name of a value", _IDENTIFIER, text)
@@ -141,7 +141,7 @@ def _target(text: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """A size, such as ``Symbol('s0', positive=True, integer=True)``: torch evaluates it."""
+    """Return a size, such as ``Symbol('s0', positive=True, integer=True)``: torch evaluates it."""
     try:
         if len(text) <= _LONGEST_EXPRESSION and _is_size(ast.parse(text, mode="eval").body):
             return text
@@ -173,7 +173,7 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _structure(text: str) -> str:
-    """How arguments are nested: tuples, lists, and dictionaries with names as keys."""
+    """Return how arguments are nested: tuples, lists, and dictionaries with names as keys."""
     version, node = strict_json(text)
     if version != 1:
         raise ValueError(f"structure of version {version!r:.40}, expected 1")

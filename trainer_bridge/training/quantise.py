@@ -171,7 +171,8 @@ class _LabelledRows:
 
 
 def quantised(data: bytes, method: Method, training: Arrays, seed: int = 0) -> bytes:
-    """The graph in other arithmetic; ``training`` are raw rows, by which int8-static calibrates.
+    """Return the graph in other arithmetic; ``training`` are raw rows, by which int8-static
+    calibrates.
 
     Raises
     ------
@@ -256,7 +257,7 @@ class _Calibration:
         )
 
     def get_next(self) -> Arrays | None:
-        """The next batch; None after the last one."""
+        """Return the next batch; None after the last one."""
         return next(self._batches, None)
 
 
@@ -307,7 +308,7 @@ def speeds(before: bytes, after: bytes, rows: Arrays) -> dict[int, tuple[float, 
 
 
 def _calls(session: Any, feeds: Arrays) -> int:
-    """How many calls a round takes; the first ones are warm-up."""
+    """Return how many calls a round takes; the first ones are warm-up."""
     for _ in range(3):
         began = time.perf_counter()
         session.run(None, feeds)

@@ -29,7 +29,7 @@ class Importance:
 
 
 def metric_text(metric: Metric) -> str:
-    """A metric with its interval.
+    """Return a metric with its interval.
 
     >>> metric_text(Metric(0.8, 0.75, 0.85, 100, "DeLong"))
     '0.8 (0.75 to 0.85)'
@@ -46,7 +46,7 @@ def model_card(
     split: TimeSplit,
     importance: Sequence[Importance],
 ) -> str:
-    """The description of a version in Markdown: what it is for, its data, how good it is."""
+    """Return the description of a version in Markdown: what it is for, its data, how good it is."""
     training = manifest.training
     assert training is not None
     lines = [f"# {markdown_text(manifest.name)}", ""]
@@ -89,7 +89,7 @@ def report_page(
     predictions: npt.NDArray[np.float64],
     importance: Sequence[Importance],
 ) -> str:
-    """The report as one HTML page with pictures (SVG); every text in it is escaped."""
+    """Return the report as one HTML page with pictures (SVG); every text in it is escaped."""
     parts = [f"<h1>{html.escape(manifest.name)}</h1>", _metrics_table(manifest)]
     train = [(e["batch"], e["train_loss"]) for e in history if "train_loss" in e]
     validation = [(e["batch"], e["val_loss"]) for e in history if "val_loss" in e]

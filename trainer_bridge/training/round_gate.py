@@ -67,7 +67,7 @@ def losses_of(
     labels: LabelCodec,
     span: tuple[float, float] | None = None,
 ) -> gate.RowLosses:
-    """The loss of what a version would have answered to each row: see ``gate.losses``."""
+    """Return the loss of what a version would have answered to each row: see ``gate.losses``."""
     network = project.models.file(manifest, "network.onnx")
     signature = manifest.signature
     predicted = export.run_onnx(network, signature.inputs, _raw(rows, signature.inputs))
@@ -76,7 +76,7 @@ def losses_of(
 
 
 def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:
-    """What the card of a version says of its round."""
+    """Return what the card of a version says of its round."""
     trees = table.weights is None
     lines = [
         "",
@@ -100,12 +100,12 @@ def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:
 
 
 def _raw(rows: pa.Table, inputs: Any) -> dict[str, Any]:
-    """The columns that a network reads."""
+    """Return the columns that a network reads."""
     return {model_input.name: rows[model_input.name].combine_chunks() for model_input in inputs}
 
 
 def _with_nulls(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, with one of its values null, then with the next, and with all of them."""
+    """Return a row, with one of its values null, then with the next, and with all of them."""
     by_name = {}
     for number, (name, value) in enumerate(columns.items()):
         rows = np.arange(len(columns) + 1)

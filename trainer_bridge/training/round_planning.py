@@ -95,7 +95,7 @@ class ProductionVersion:
 
 
 def with_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
-    """The configuration with other settings, by dotted name.
+    """Return the configuration with other settings, by dotted name.
 
     Raises
     ------
@@ -123,7 +123,7 @@ class RoundPlanner:
     folder: Path
 
     def next_round(self, current: ProductionVersion, newest: int) -> RoundConfig | None:
-        """The bounds of the next round; None if there are too few new rows."""
+        """Return the bounds of the next round; None if there are too few new rows."""
         lake, retrain_settings = self.project.lake, current.config.retrain
         judged = self.judged(current)
         pending = self._pending()
@@ -168,14 +168,14 @@ class RoundPlanner:
         return bounds
 
     def _pending(self) -> RoundConfig | None:
-        """The round that was begun, and not registered, when a process was killed."""
+        """Return the round that was begun, and not registered, when a process was killed."""
         try:
             return typed(RoundConfig, json.loads((self.folder / _PENDING).read_text()))
         except (OSError, ValueError):
             return None
 
     def judged(self, current: ProductionVersion) -> str:
-        """The last snapshot whose rows a round was judged by, or the version trained on."""
+        """Return the last snapshot whose rows a round was judged by, or the version trained on."""
         judged_until = current.since
         for manifest in self.project.models.manifests(self.name).values():
             pins = manifest.training

@@ -125,7 +125,7 @@ class RoundTable(TrainingTable):
         )
 
     def part(self, name: SplitPart, columns: Sequence[str]) -> pa.Table:
-        """The rows that are trained on, or those that are held out."""
+        """Return the rows that are trained on, or those that are held out."""
         rows = self.train_rows if name == "train" else self.held_out
         return rows.select(list(dict.fromkeys(columns)))
 
@@ -156,7 +156,7 @@ class TrainingRows:
         labels: LabelCodec,
         keys: Sequence[str],
     ) -> Self:
-        """The columns that a round of this configuration reads.
+        """Return the columns that a round of this configuration reads.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class TrainingRows:
         return cls(lake, table, data.time, str(data.label), labels, columns, data.weights)
 
     def committed(self, after: str, until: str, most: int | None = None) -> pa.Table:
-        """The rows of the commits after a snapshot, up to another one, inclusive.
+        """Return the rows of the commits after a snapshot, up to another one, inclusive.
 
         With ``most``, the earliest commits are left out of more rows than that; the last is not.
         """
@@ -216,7 +216,7 @@ class TrainingRows:
         return self._labelled(pa.concat_tables(parts))
 
     def between(self, rows: pa.Table, start_ms: int | None, end_ms: int | None) -> pa.Table:
-        """The rows from ``start_ms``, inclusive, to ``end_ms``, exclusive."""
+        """Return the rows from ``start_ms``, inclusive, to ``end_ms``, exclusive."""
         return rows.filter(pa.array(self._within(rows[self.time], start_ms, end_ms)))
 
     def sample(
@@ -298,13 +298,13 @@ def _rows(batch: Batch, schema: pa.Schema) -> pa.Table:
 
 
 def parent_of(project: Project, name: str) -> ModelManifest:
-    """The manifest of a version such as ``churn@3``."""
+    """Return the manifest of a version such as ``churn@3``."""
     model, _, version = name.rpartition("@")
     return project.models.manifest(model, int(version))
 
 
 def encoder_of(project: Project, manifest: ModelManifest) -> tuple[FeatureEncoder, LabelCodec]:
-    """How a version reads features and labels.
+    """Return how a version reads features and labels.
 
     Raises
     ------
@@ -319,7 +319,7 @@ def encoder_of(project: Project, manifest: ModelManifest) -> tuple[FeatureEncode
 
 
 def trained_as(config: TrainConfig) -> TrainConfig:
-    """The settings that a network of a round is trained by."""
+    """Return the settings that a network of a round is trained by."""
     retrain: RetrainConfig = config.retrain
     return replace(
         config,
@@ -330,7 +330,7 @@ def trained_as(config: TrainConfig) -> TrainConfig:
 
 
 def round_config(config: TrainConfig, bounds: RoundConfig) -> TrainConfig:
-    """The configuration of a round that continues a version with this one."""
+    """Return the configuration of a round that continues a version with this one."""
     return replace(
         config,
         data=replace(config.data, snapshot=bounds.until),

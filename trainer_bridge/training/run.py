@@ -186,7 +186,7 @@ def reproduce(
 
 
 def config_of(project: Project, manifest: ModelManifest) -> TrainConfig:
-    """The configuration that a version was trained by.
+    """Return the configuration that a version was trained by.
 
     Raises
     ------
@@ -330,7 +330,7 @@ def validate(
 
 
 def _finite(predictions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The predictions; ModelError where training has diverged."""
+    """Return the predictions; ModelError where training has diverged."""
     wrong = int((~np.isfinite(predictions)).sum())
     if wrong:
         raise ModelError(
@@ -401,7 +401,10 @@ class _Trees(FittedModel):
 
 
 def pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, TrainingTable]:
-    """The configuration with its snapshot and label, and its table there; raises as ``train``."""
+    """Return the configuration with its snapshot and label, and its table there.
+
+    Raises as ``train``.
+    """
     if config.round.parent:
         return config, RoundTable.open_round(project, config)
     table = TrainingTable.open(project, config.data)
@@ -427,7 +430,10 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
 
 
 def _checked_labels(table: TrainingTable, task: str, training: Any) -> LabelCodec:
-    """The labels of the training rows; those of all parts are checked before anything is fitted."""
+    """Return the labels of the training rows.
+
+    Those of all parts are checked before anything is fitted.
+    """
     labels = LabelCodec.of(task, training)
     parts: tuple[SplitPart, ...] = ("validation", "test")
     for name in parts:
@@ -483,7 +489,8 @@ def _total_weights(config: TrainConfig, part: _Part) -> Floats | None:
 def _importance(
     fitted: FittedModel, config: TrainConfig, encoder: FeatureEncoder, test: _Part
 ) -> list[Importance]:
-    """How much worse the first loss gets when a feature is permuted, the most important first."""
+    """Return how much worse the first loss gets when a feature is permuted, the most important
+    first."""
     rows = min(_IMPORTANCE_ROWS, len(test.labels))
     dice = np.random.default_rng(config.seed)
     order = dice.permutation(rows)
@@ -513,7 +520,7 @@ def _importance(
 
 
 def identity_of(config: TrainConfig, table: TrainingTable) -> str:
-    """A name that equal runs have: of configuration, rows, code and libraries."""
+    """Return a name that equal runs have: of configuration, rows, code and libraries."""
     document = [config.to_document(), table.table, table.snapshot, _code(), _libraries()]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -526,7 +533,7 @@ def _versions(project: Project, name: str) -> list[Any]:
 
 
 def _finished(project: Project, name: str, done: Mapping[str, Any]) -> ModelManifest | None:
-    """The version of a finished run, if it is the newest one."""
+    """Return the version of a finished run, if it is the newest one."""
     versions = _versions(project, name)
     if not versions or versions[-1].version != done["version"]:
         return None
@@ -543,7 +550,7 @@ def _text(document: Any) -> bytes:
 
 
 def _code() -> dict[str, str]:
-    """The version of this package; of a checkout its commit, and whether it has changes."""
+    """Return the version of this package; of a checkout its commit, and whether it has changes."""
     found = {"paimon_features": __version__}
     folder = Path(__file__).parents[2]
     if (folder / ".git").exists():
@@ -572,7 +579,7 @@ def _libraries() -> dict[str, str]:
 
 
 def _machine() -> dict[str, str]:
-    """What the last bits of a sum can depend on."""
+    """Return what the last bits of a sum can depend on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {
         "python": platform.python_version(),

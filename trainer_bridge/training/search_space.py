@@ -51,7 +51,7 @@ class SearchSpace:
 
     @classmethod
     def of(cls, sweep: Mapping[str, Any], overrides: Sequence[str]) -> SearchSpace:
-        """The space of a file's ``sweep`` section and of overrides, which win.
+        """Return the space of a file's ``sweep`` section and of overrides, which win.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class SearchSpace:
         return cls(tuple(fixed), dimensions)
 
     def grid(self) -> list[dict[str, str]]:
-        """Every combination; ConfigurationError for an interval, and for too many."""
+        """Return every combination; ConfigurationError for an interval, and for too many."""
         count = 1
         for name, dimension in self.dimensions.items():
             if isinstance(dimension, Interval):
@@ -104,7 +104,7 @@ class SearchSpace:
                 for combination in itertools.product(*values)]  # fmt: skip
 
     def to_document(self) -> list[list[str]]:
-        """The space in JSON values, for what depends on it."""
+        """Return the space in JSON values, for what depends on it."""
         return [[name, repr(dimension)] for name, dimension in self.dimensions.items()]
 
 

@@ -285,7 +285,7 @@ class _Sweep:
                 worker.stop()
 
     def _settings(self, trial: Any, grid: list[dict[str, str]] | None) -> dict[str, Any] | None:
-        """The configuration of a trial; None if it cannot have one, which ends it."""
+        """Return the configuration of a trial; None if it cannot have one, which ends it."""
         if _VALUES not in trial.user_attrs:
             values = self._suggested(trial) if grid is None else grid[trial.number]
             trial.set_user_attr(_VALUES, values)
@@ -296,7 +296,7 @@ class _Sweep:
             return None
 
     def _suggested(self, trial: Any) -> dict[str, str]:
-        """Values that depend on the trial's number, the seed and the trials before it."""
+        """Return values that depend on the trial's number, the seed and the trials before it."""
         import optuna
 
         self.study.sampler = optuna.samplers.TPESampler(
@@ -308,7 +308,7 @@ class _Sweep:
         return {name: _suggested(trial, name, dimension) for name, dimension in dimensions}
 
     def config_of(self, values: Mapping[str, str]) -> TrainConfig:
-        """The configuration of a trial, at the snapshot of all trials."""
+        """Return the configuration of a trial, at the snapshot of all trials."""
         config = compose(self.file, [*self.space.fixed, *_overrides(values)])
         data = config.data
         if data.training_set == self.base.data.training_set and data.snapshot is None:
@@ -393,7 +393,7 @@ class _Sweep:
     # -- results -------------------------------------------------------------------------------
 
     def results(self) -> list[TrialResult]:
-        """All trials that have ended, by number."""
+        """Return all trials that have ended, by number."""
         ended = []
         for trial in self.study.get_trials(deepcopy=False):
             document = trial.user_attrs.get("result")

@@ -194,7 +194,7 @@ class TrainingTable:
     def reader(
         self, where: str, columns: Sequence[str], **options: Unpack[PartKeywords]
     ) -> SnapshotReader:
-        """A reader of one part, of Arrow batches."""
+        """Return a reader of one part, of Arrow batches."""
         return SnapshotReader(
             self.lake,
             self.table,
@@ -206,14 +206,14 @@ class TrainingTable:
         )
 
     def labelled(self, condition: str) -> str:
-        """The condition, for rows that have a label: neither null nor NaN."""
+        """Return the condition, for rows that have a label: neither null nor NaN."""
         labelled = f"{self.label} IS NOT NULL"
         if pa.types.is_floating(self.lake.schema(self.table).field(self.label).type):
             labelled = f"({self.label} <= 0 OR {self.label} > 0)"
         return f"({condition}) AND {labelled}"
 
     def part(self, name: SplitPart, columns: Sequence[str]) -> pa.Table:
-        """The labelled rows that are trained on, that validate, or those of the report."""
+        """Return the labelled rows that are trained on, that validate, or those of the report."""
         conditions: dict[SplitPart, str] = {
             "train": self.split.train,
             "validation": self.split.validation,
@@ -222,7 +222,7 @@ class TrainingTable:
         return self.rows(self.labelled(conditions[name]), columns)
 
     def rows(self, where: str, columns: Sequence[str]) -> pa.Table:
-        """All rows of one part, in the order of the table."""
+        """Return all rows of one part, in the order of the table."""
         with self.reader(where, columns, batch_size=1, shuffle=False) as reader:
             return reader.read_columns(list(dict.fromkeys(columns)))
 
@@ -281,7 +281,7 @@ def _form(name: str, kind: DataType, items: int) -> tuple[FeatureKind, int]:
 
 
 def _items(project: Project, output: Output) -> int:
-    """How many items a last-N list has; 0 where that is not declared."""
+    """Return how many items a last-N list has; 0 where that is not declared."""
     if not isinstance(output, FeatureRef):
         return 0
     feature = project.any_view(output.view).feature(output.feature)
@@ -289,7 +289,7 @@ def _items(project: Project, output: Output) -> int:
 
 
 def entities_of(rows: pa.Table, keys: Sequence[str]) -> Ints:
-    """The number of the entity of each row, by the columns of its keys."""
+    """Return the number of the entity of each row, by the columns of its keys."""
     codes = np.zeros(rows.num_rows, np.int64)
     for key in keys:
         ranks = pc.rank(rows[key], tiebreaker="dense", null_placement="at_start")
@@ -298,7 +298,7 @@ def entities_of(rows: pa.Table, keys: Sequence[str]) -> Ints:
 
 
 def column_of(lake: Lake, table: str, snapshot: str, column: str) -> Any:
-    """A column of all rows of a snapshot, as Arrow."""
+    """Return a column of all rows of a snapshot, as Arrow."""
     with SnapshotReader(
         lake, table, snapshot_id=snapshot, columns=[column], batch_size=1, output="arrow"
     ) as reader:
@@ -311,7 +311,8 @@ def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
 
 
 def built_from(lake: Lake, table: str) -> tuple[dict[str, str], dict[str, int]]:
-    """The snapshots that a training set was built from, by table, and the generations, by view."""
+    """Return the snapshots that a training set was built from, by table, and the generations, by
+    view."""
     documents = json.loads(lake.properties(table).get("training-set.sources", "[]"))
     pins = [Pin.from_document(document) for document in documents]
     generations = {}

@@ -67,7 +67,7 @@ def _what(entry: AuditEntry) -> str:
 
 
 def _token_use(folder: Path, since_ms: int, project: str) -> Iterator[dict[str, Any]]:
-    """The lines of all workers; one that is cut short, or of something else, is left out."""
+    """Yield the lines of all workers; one that is cut short, or of something else, is left out."""
     for path in sorted(folder.glob(TOKEN_USE_FILES)):
         with path.open("rb") as file:
             while line := file.readline(_LONGEST_LINE):

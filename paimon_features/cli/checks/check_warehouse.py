@@ -78,7 +78,7 @@ def _document(lake: Lake, damage: Damage) -> dict[str, object]:
 
 
 def _training_sets(lake: Lake, damage: Damage) -> list[str]:
-    """The training sets that were computed from a snapshot with the damage."""
+    """Return the training sets that were computed from a snapshot with the damage."""
     names = []
     for table in lake.list():
         if table.startswith(TRAINING_PREFIX):

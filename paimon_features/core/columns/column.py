@@ -165,7 +165,7 @@ def take_rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def _validity(array: pa.Array) -> Bools | None:
-    """True where there is a value; None if no value is null."""
+    """Return True where there is a value; None if no value is null."""
     if not array.null_count:
         return None
     bitmap = array.buffers()[0]
@@ -207,7 +207,7 @@ def _converter(kind: DataType) -> Callable[[Any], Any] | None:
 
 
 def _item_converter(kind: DataType) -> Callable[[Any], Any]:
-    """The same for an item of a list, which may be a number of another type."""
+    """Return the same for an item of a list, which may be a number of another type."""
     if kind.text == "float32":
         return lambda value: float(np.float32(value))
     plain = {"float64": float, "int32": int, "int64": int, "bool": bool, "string": str}

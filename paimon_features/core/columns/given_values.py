@@ -47,7 +47,7 @@ class Values:
         return cls(given, single, kind, Column.from_arrow(array.cast(kind.arrow)))
 
     def like(self, array: pa.Array) -> Any:
-        """The result in the form in which this feature was given."""
+        """Return the result in the form in which this feature was given."""
         if self.single:
             return array[0].as_py()
         if isinstance(self.given, pa.Array | pa.ChunkedArray):
@@ -65,7 +65,7 @@ class Values:
 
 
 def as_arrow(values: Any) -> pa.Array:
-    """The values as one Arrow array; NaN is null."""
+    """Return the values as one Arrow array; NaN is null."""
     try:
         if hasattr(values, "to_arrow"):  # Polars
             values = values.to_arrow()
@@ -87,7 +87,7 @@ def as_arrow(values: Any) -> pa.Array:
 
 
 def kind_of(name: str, kind: pa.DataType) -> DataType:
-    """The type in which such values take part in an expression.
+    """Return the type in which such values take part in an expression.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def kind_of(name: str, kind: pa.DataType) -> DataType:
 
 
 def as_numpy(values: Any) -> npt.NDArray[Any]:
-    """The values as a NumPy array; nulls of numbers are NaN."""
+    """Return the values as a NumPy array; nulls of numbers are NaN."""
     if isinstance(values, np.ndarray):
         return values
     found: npt.NDArray[Any] = as_arrow(values).to_numpy(zero_copy_only=False)

@@ -123,7 +123,7 @@ def plain_arguments(made: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as in a message: a class by its name, and long values cut.
+    """Return a value as in a message: a class by its name, and long values cut.
 
     >>> shown(int), shown("x"), len(shown("x" * 100))
     ('int', "'x'", 80)
@@ -168,7 +168,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def is_list(value: Any) -> bool:
-    """Whether a value is a list or another sequence, but no text.
+    """Return True if a value is a list or another sequence, but no text.
 
     >>> is_list(["1d"]), is_list("1d"), is_list(3)
     (True, False, False)

@@ -78,7 +78,7 @@ class InputSettings:
     escape: str = ""
 
     def of_column(self, name: str) -> InputSettings:
-        """The settings of one column of the source.
+        """Return the settings of one column of the source.
 
         >>> given = {"decimal": ",", "by_column": {"price": {"decimal": "."}}}
         >>> settings = InputSettings.of("sales", given)
@@ -100,7 +100,7 @@ class InputSettings:
         return {f.name for f in fields(self) if getattr(self, f.name) != getattr(standard, f.name)}
 
     def to_document(self) -> dict[str, Any]:
-        """What ``of`` reads again, without defaults."""
+        """Return what ``of`` reads again, without defaults."""
         document: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             if name in self.changed:
@@ -134,7 +134,7 @@ class InputSettings:
         return settings
 
     def with_options(self, source: str, options: Iterable[str]) -> InputSettings:
-        """The settings with ``NAME=VALUE`` texts of a command line.
+        """Return the settings with ``NAME=VALUE`` texts of a command line.
 
         >>> InputSettings().with_options("s", ["delimiter=tab", "header=false"]).delimiter
         '\\t'

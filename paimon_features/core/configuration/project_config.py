@@ -202,7 +202,7 @@ _TYPES: Mapping[str, type] = {
 
 
 def _keys_of(kind: type, **other: type) -> dict[str, type]:
-    """The keys of the table of these settings, and their types; a duration is a text."""
+    """Return the keys of the table of these settings, and their types; a duration is a text."""
     keys: dict[str, type] = {}
     for each in fields(kind):
         name = re.split(r"\W", str(each.type))[0]
@@ -248,7 +248,7 @@ _OUTCOME_KEYS: Mapping[str, type] = {
 
 
 def find_root(path: Path) -> Path:
-    """The nearest folder at or above ``path`` that contains ``paimon-features.toml``.
+    """Return the nearest folder at or above ``path`` that contains ``paimon-features.toml``.
 
     Raises
     ------
@@ -391,7 +391,7 @@ def _openlineage(root: Path, where: str | None) -> str | None:
 
 
 def _settings(where: str, root: Path, kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a table: paths are made absolute, durations milliseconds."""
+    """Return the settings of a table: paths are made absolute, durations milliseconds."""
     settings = dict(values)
     for each in fields(kind):
         key = each.name.removesuffix("_ms")
@@ -455,7 +455,8 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
 
 
 def is_trusted_url(url: str) -> bool:
-    """Whether nobody between the hosts can change what the address returns: https, or this host."""
+    """Return True if nobody between the hosts can change what the address returns: https, or this
+    host."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -496,7 +497,7 @@ def _oidc(path: Path, values: Mapping[str, Any]) -> OidcConfig:
 
 
 def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
-    """A text or a list of texts."""
+    """Return a text or a list of texts."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
         raise ConfigurationError(f"{where} {key} = {value!r}; expected a list of texts")

@@ -85,8 +85,8 @@ _BEARER = re.compile(r"\b(bearer|basic)\s{1,8}(?!<)[A-Za-z0-9._~+/=-]{8,4000}", 
 
 
 def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The text without secrets: logins in addresses, settings of passwords and keys, tokens, and
-    whatever the environment has under the name of a secret.
+    """Return the text without secrets: logins in addresses, settings of passwords and keys, tokens,
+    and whatever the environment has under the name of a secret.
 
     >>> redact("cannot connect to redis://shop:hunter2@db:6379/0", {})
     'cannot connect to redis://***@db:6379/0'
@@ -148,7 +148,7 @@ def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """How a text is written in addresses, JSON, Python, HTML, headers and shells."""
+    """Return how a text is written in addresses, JSON, Python, HTML, headers and shells."""
     data = secret.encode("utf-8", "surrogateescape")
     escaped = repr(secret)[1:-1]
     addresses = {quote(data, safe=""), quote(data), quote_plus(data)}

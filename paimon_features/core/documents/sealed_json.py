@@ -40,7 +40,7 @@ class Document:
 
 
 def seal(value: Mapping[str, Any], name: str, serial: int = 1) -> dict[str, Any]:
-    """The document to write for a value, as the file ``name``.
+    """Return the document to write for a value, as the file ``name``.
 
     >>> unseal(seal({"a": 1}, "x.json", 3), "x.json")
     Document(value={'a': 1}, serial=3)
@@ -49,7 +49,7 @@ def seal(value: Mapping[str, Any], name: str, serial: int = 1) -> dict[str, Any]
 
 
 def resealed(path: TextFile, value: Mapping[str, Any], after: int) -> dict[str, Any]:
-    """The document that replaces the one of a file, which need not exist.
+    """Return the document that replaces the one of a file, which need not exist.
 
     Its number is greater than that one's, and than ``after``; raises as ``parse`` does.
     """
@@ -59,7 +59,7 @@ def resealed(path: TextFile, value: Mapping[str, Any], after: int) -> dict[str, 
 
 
 def unseal(document: Any, name: str) -> Document:
-    """The value of a parsed document.
+    """Return the value of a parsed document.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def unseal(document: Any, name: str) -> Document:
 
 
 def parse(text: str, path: str) -> Document:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def parse(text: str, path: str) -> Document:
 
 
 def read_document(path: TextFile) -> Document | None:
-    """The content of a file, None if it does not exist; raises as ``parse`` does."""
+    """Return the content of a file, None if it does not exist; raises as ``parse`` does."""
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:

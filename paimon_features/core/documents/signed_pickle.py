@@ -48,7 +48,7 @@ class Seal:
 
     @classmethod
     def random(cls) -> Seal:
-        """A seal with a new key."""
+        """Return a seal with a new key."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     def close(self, context: bytes, data: bytes) -> bytes:

@@ -18,7 +18,7 @@ _SHOWN = 80
 
 
 def typed(kind: type[T], document: Any) -> T:
-    """A dataclass from a JSON object with its fields; others, and missing ones, are errors.
+    """Return a dataclass from a JSON object with its fields; others, and missing ones, are errors.
 
     Fields are of type int, str, bool, float, None, Any, a Literal, a union of these, a mapping with
     names as keys, a tuple (a JSON array), or another such dataclass.
@@ -49,7 +49,7 @@ def typed(kind: type[T], document: Any) -> T:
 
 
 def mapping(document: Any, *keys: str) -> Mapping[str, Any]:
-    """The JSON object, which has these keys and may have more.
+    """Return the JSON object, which has these keys and may have more.
 
     Raises
     ------

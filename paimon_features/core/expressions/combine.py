@@ -30,7 +30,7 @@ class Combination:
     options: tuple[str, ...] = ()
 
     def build(self, args: Sequence[Expression], options: Options) -> Expression:
-        """The tree.
+        """Return the tree.
 
         Raises
         ------
@@ -87,7 +87,8 @@ def _log_ratio(args: Sequence[Expression], options: Options) -> Expression:
 
 
 def _hash_cross(args: Sequence[Expression], options: Options) -> Expression:
-    """Each value as ``<characters>:<text>``, so that no two lists of values have one text."""
+    """Return each value as ``<characters>:<text>``, so that no two lists of values have one
+    text."""
     if "buckets" not in options:
         raise ExpressionError("hash_cross needs buckets=, for example buckets=1000")
     parts: list[Expression] = []

@@ -20,7 +20,7 @@ _TYPES = {"string": "VARCHAR", "timestamp": "TIMESTAMP_MS", "bytes": "BLOB"}
 
 
 def to_duckdb(expr: Expression) -> str:
-    """The expression in DuckDB SQL; column names are in double quotes.
+    """Return the expression in DuckDB SQL; column names are in double quotes.
 
     It raises for no input: where an integer step overflows (see ``overflow_guard``) it is NULL.
 

@@ -64,7 +64,7 @@ class Program:
         self._results = [self._place(expr, places) for expr in self.expressions]
 
     def _place(self, expr: Expression, places: dict[Expression, int]) -> int:
-        """The slot of a node's value; its arguments are computed before it."""
+        """Return the slot of a node's value; its arguments are computed before it."""
         known = places.get(expr)
         if known is not None:
             return known
@@ -127,7 +127,7 @@ def _input(name: Name, column: Column) -> Column:
 
 
 def _whole(column: Column, rows: int) -> Column:
-    """The column with one value for each row."""
+    """Return the column with one value for each row."""
     values, valid = column.values, column.valid
     if values.shape != (rows,):
         values = np.broadcast_to(values, (rows,)).copy()
@@ -146,7 +146,7 @@ def _constant(literal: Literal) -> Column:
 
 
 def _both(*columns: Column) -> Bools | None:
-    """Where none of the columns is null; None for everywhere."""
+    """Return where none of the columns is null; None for everywhere."""
     mask: Bools | None = None
     for column in columns:
         if column.valid is not None:
@@ -158,12 +158,12 @@ ColumnFunction = Callable[..., Column]
 
 
 def _plain(function: Callable[..., Any]) -> ColumnFunction:
-    """A function of arrays that is defined for all numbers."""
+    """Return a function of arrays that is defined for all numbers."""
     return lambda _, *args: Column(function(*(arg.values for arg in args)), _both(*args))
 
 
 def _objects(function: Callable[..., Any], result: Any) -> ColumnFunction:
-    """A function of arrays of objects, called on the rows where none is null."""
+    """Return a function of arrays of objects, called on the rows where none is null."""
 
     def step(_: Call, *args: Column) -> Column:
         valid = _both(*args)
@@ -185,7 +185,7 @@ def _comparison(function: Callable[..., Any]) -> ColumnFunction:
 
 
 def _defined(function: Callable[..., Any], domain: Callable[..., Any]) -> ColumnFunction:
-    """A function that is NULL outside of its domain."""
+    """Return a function that is NULL outside of its domain."""
 
     def step(_: Call, *args: Column) -> Column:
         arrays = [arg.values for arg in args]
@@ -352,7 +352,7 @@ def _element(expr: Call, lists: Column, position: Column) -> Column:
 
 
 def _not_null(function: Callable[..., Any]) -> ColumnFunction:
-    """A test that is true where an argument is null."""
+    """Return a test that is true where an argument is null."""
 
     def step(_: Call, *args: Column) -> Column:
         inside, valid = function(*(arg.values for arg in args)), _both(*args)

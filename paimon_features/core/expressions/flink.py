@@ -22,12 +22,12 @@ Quote = Callable[[str], str]
 
 
 def backticks(name: str) -> str:
-    """A Flink SQL identifier."""
+    """Return a Flink SQL identifier."""
     return quoted(name, "`")
 
 
 def to_flink(expr: Expression, quote: Quote = backticks) -> str:
-    """The expression in Flink SQL; its columns are written by ``quote``.
+    """Return the expression in Flink SQL; its columns are written by ``quote``.
 
     Every column has to have the type that the expression was parsed with. The text is safe to
     stand inside any other expression.
@@ -189,7 +189,10 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
 
 
 def _hash_bucket(_: Call, x: str, n: str) -> str:
-    """The first 12 digits of the MD5; Flink reads no hexadecimal numbers, so each by itself."""
+    """Return the first 12 digits of the MD5.
+
+    Flink reads no hexadecimal numbers, so each by itself.
+    """
     digits = [
         f"CAST(INSTR('123456789abcdef', SUBSTRING(MD5({x}), {at + 1}, 1)) AS BIGINT) "
         f"* CAST({16 ** (11 - at)} AS BIGINT)"
@@ -235,7 +238,10 @@ _LOW, _HIGH = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
 
 
 def _fits(inside: Callable[[str, str], str], op: str) -> Callable[..., str]:
-    """A test that is true for NULL; by bounds of the other operand where one is a constant."""
+    """Return a test that is true for NULL.
+
+    By bounds of the other operand where one is a constant.
+    """
 
     def special(expr: Call, a: str, b: str) -> str:
         left, right = expr.args

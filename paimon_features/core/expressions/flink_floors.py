@@ -6,7 +6,8 @@ from paimon_features.core.windows import DAY_MS
 
 
 def floor_sql(number: str, step: int) -> str:
-    """SQL of ``windows.floor_ms``; MOD truncates towards zero, so it is shifted above zero first.
+    """Return SQL of ``windows.floor_ms``; MOD truncates towards zero, so it is shifted above zero
+    first.
 
     >>> floor_sql("t", 300000)
     '(t - MOD(MOD(t, 300000) + 300000, 300000))'
@@ -15,7 +16,7 @@ def floor_sql(number: str, step: int) -> str:
 
 
 def first_day_sql(time: str, partition_days: int = 1) -> str:
-    """SQL of the first day, since 1970, of the partition that contains a time in ms.
+    """Return SQL of the first day, since 1970, of the partition that contains a time in ms.
 
     For an event it is also its tile's: a tile divides a day.
 

@@ -139,13 +139,14 @@ def _literal_text(literal: Literal) -> str:
 
 
 def _converted(expr: Expression) -> Expression:
-    """The argument of a conversion that the parser inserts implicitly."""
+    """Return the argument of a conversion that the parser inserts implicitly."""
     hidden = isinstance(expr, Call) and expr.op in ("to_float", "to_decimal")
     return expr.args[0] if isinstance(expr, Call) and hidden else expr
 
 
 def _operands(call: Call) -> tuple[Expression, ...]:
-    """The arguments as they are written: conversions that follow from the others are left out."""
+    """Return the arguments as they are written: conversions that follow from the others are left
+    out."""
     left, right = call.args
     if call.op == "div":
         return tuple(_converted(arg) if arg.type is Float64 else arg for arg in call.args)
@@ -170,7 +171,7 @@ def _text(expr: Expression, outer: int) -> str:
 
 
 def _call_text(call: Call) -> tuple[str, int]:
-    """The text of a call and how tightly it binds."""
+    """Return the text of a call and how tightly it binds."""
     op, args = call.op, call.args
     if op in _INFIX:
         sign, binding = _INFIX[op]

@@ -116,7 +116,7 @@ def _common_decimal(what: str, args: Sequence[Expression]) -> DataType:
 
 
 def _common(what: str, args: Sequence[Expression]) -> DataType:
-    """The type that represents all arguments without a change of value or meaning."""
+    """Return the type that represents all arguments without a change of value or meaning."""
     kinds = {arg.type for arg in args if arg.type is not NULL}
     if kinds == {Bytes} and what in ("CASE", "coalesce"):
         return Bytes
@@ -156,7 +156,7 @@ def _coerced(what: str, args: Sequence[Expression]) -> tuple[DataType, tuple[Exp
 
 
 def _expect(what: str, args: Sequence[Expression], *kinds: DataType) -> tuple[Expression, ...]:
-    """Each argument converted to the type expected at its position."""
+    """Return each argument converted to the type expected at its position."""
     if len(args) != len(kinds):
         raise ExpressionError(f"{what} takes {len(kinds)} arguments, got {len(args)}")
     out = []
@@ -169,7 +169,7 @@ def _expect(what: str, args: Sequence[Expression], *kinds: DataType) -> tuple[Ex
 
 
 def _fixed(op: str, result: DataType, *kinds: DataType) -> Rule:
-    """A function of arguments of these types."""
+    """Return a function of arguments of these types."""
     return lambda args, _: Call(result, op, _expect(op, args, *kinds))
 
 
@@ -298,7 +298,10 @@ def _extreme(op: str) -> Rule:
 
 
 def _numeric(op: str, *, keep_int: bool) -> Rule:
-    """A function of one number that keeps its type; integers are unchanged with ``keep_int``."""
+    """Return a function of one number that keeps its type.
+
+    Integers are unchanged with ``keep_int``.
+    """
 
     def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
         if len(args) != 1:
@@ -434,7 +437,7 @@ def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
 
 
 def _conversion(op: str) -> Rule:
-    """A conversion made by ``coerce`` or ``cast``, rebuilt after a substitution."""
+    """Return a conversion made by ``coerce`` or ``cast``, rebuilt after a substitution."""
 
     def rule(args: Sequence[Expression], kind: DataType | None) -> Expression:
         assert kind is not None

@@ -109,7 +109,7 @@ _GROUPS = np.array([f"{number:04d}" for number in range(10**_GROUP)], "S4").view
 
 
 def _digits(numbers: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint8]:
-    """The last ``count`` decimal digits as characters, shape ``(rows, count)``."""
+    """Return the last ``count`` decimal digits as characters, shape ``(rows, count)``."""
     groups = -(-count // _GROUP)
     out = np.empty((len(numbers), groups, _GROUP), np.uint8)
     rest = numbers
@@ -121,7 +121,7 @@ def _digits(numbers: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint8
 
 
 def _number(characters: npt.NDArray[np.uint8]) -> Ints:
-    """The number of each row of digits, shape ``(rows, digits)``."""
+    """Return the number of each row of digits, shape ``(rows, digits)``."""
     out = np.zeros(len(characters), np.int64)
     for place in range(characters.shape[1]):
         out = out * 10 + (characters[:, place].astype(np.int64) - ord("0"))

@@ -163,7 +163,7 @@ class _Parser:
         return tokens
 
     def _is_column(self, word: str) -> bool:
-        """Whether a keyword names a column here."""
+        """Return True if a keyword names a column here."""
         if not self._prefer_columns or word not in KEYWORDS or word in CONSTANTS:
             return False
         with suppress(ExpressionError):  # of a mapping that explains what is missing
@@ -338,7 +338,7 @@ class _Parser:
         return Literal(Float64, number or 0.0)
 
     def _named(self) -> Expression:
-        """A column, a function call, or a typed literal such as DATE '2011-12-09'."""
+        """Return a column, a function call, or a typed literal such as DATE '2011-12-09'."""
         token = self._take()
         if self._next.kind == "string" and token.text.lower() in ("date", "timestamp", "decimal"):
             return self._typed_literal(token.text.lower(), self._take())
@@ -378,7 +378,7 @@ class _Parser:
             raise self._error(token, str(error)) from None
 
     def _option(self, function: str, options: Sequence[str]) -> str | None:
-        """The name of the option that begins here, with its ``=``; None for an argument."""
+        """Return the name of the option that begins here, with its ``=``; None for an argument."""
         name, follows = self._next, self._tokens[min(self._index + 1, len(self._tokens) - 1)]
         if name.kind != "word" or follows.word != "=":
             return None

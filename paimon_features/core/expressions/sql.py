@@ -20,7 +20,7 @@ _PART = f"CHR({ord(PART)})"
 
 
 def literal(constant: Literal, type_name: str) -> str:
-    """A constant of exactly its type; ``type_name`` is the type in the dialect."""
+    """Return a constant of exactly its type; ``type_name`` is the type in the dialect."""
     value, kind = constant.value, constant.type
     if value is None:
         return f"CAST(NULL AS {type_name})"
@@ -37,14 +37,14 @@ def literal(constant: Literal, type_name: str) -> str:
 
 
 def float_text(value: float) -> str:
-    """A float literal that both SQL dialects read as this very float64."""
+    """Return a float literal that both SQL dialects read as this very float64."""
     text = repr(value)
     text = text.replace("e", "E") if "e" in text else text + "E0"
     return f"({text})" if text.startswith("-") else text
 
 
 def constant_divisor(expr: Call) -> int | None:
-    """The divisor if it is a constant."""
+    """Return the divisor if it is a constant."""
     divisor = expr.args[1]
     return divisor.value if isinstance(divisor, Literal) else None
 
@@ -56,7 +56,7 @@ def case(_: Call, *args: str) -> str:
 
 
 def bucket(_: Call, x: str, *edges: str) -> str:
-    """The number of (increasing) edges that are not above ``x``."""
+    """Return the number of (increasing) edges that are not above ``x``."""
     steps = [f"WHEN {x} >= {e} THEN CAST({n} AS BIGINT)" for n, e in enumerate(edges, 1)]
     return f"(CASE {' '.join(reversed(steps))} WHEN {x} < {edges[0]} THEN CAST(0 AS BIGINT) END)"
 
@@ -80,7 +80,7 @@ def half_even(x: str) -> str:
 
 
 def item(texts: Sequence[str]) -> str:
-    """An item of a list; ``texts`` are the SQL texts of its parts."""
+    """Return an item of a list; ``texts`` are the SQL texts of its parts."""
     last = texts[-1]
     if len(texts) == 1:
         return last
@@ -89,7 +89,7 @@ def item(texts: Sequence[str]) -> str:
 
 
 def item_int(x: str) -> str:
-    """A BIGINT as a part of an item (both SQL dialects)."""
+    """Return a BIGINT as a part of an item (both SQL dialects)."""
     digits = f"CAST({x} AS STRING)"
     size = f"CHAR_LENGTH({digits})"
     return (
@@ -100,7 +100,7 @@ def item_int(x: str) -> str:
 
 
 def item_string(x: str, last: bool) -> str:
-    """A text as a part of an item (both SQL dialects)."""
+    """Return a text as a part of an item (both SQL dialects)."""
     for character, escape in ESCAPES if last else (*PART_ESCAPES, *ESCAPES):
         # control characters are not written into the statement
         if character < " ":

@@ -85,14 +85,15 @@ def bucket_of(
 
 
 def is_fixed(kind: DataType) -> bool:
-    """Whether all values of a key column of this type take the same bytes."""
+    """Return True if all values of a key column of this type take the same bytes."""
     return kind.text in _STORED
 
 
 def _binary_rows(
     columns: Sequence[npt.NDArray[Any]], types: Sequence[DataType], rows: int
 ) -> tuple[Bytes, Ints]:
-    """All rows one after another, and the start of each (with the end as the last offset)."""
+    """Return all rows one after another, and the start of each (with the end as the last
+    offset)."""
     null_bytes = (len(types) + 63 + _HEADER_BITS) // 64 * 8
     fixed_bytes = null_bytes + 8 * len(types)
     texts = {
@@ -122,12 +123,12 @@ def _binary_rows(
 
 
 def _padded(lengths: Ints) -> Ints:
-    """Bytes that a string takes in the variable part of its row."""
+    """Return bytes that a string takes in the variable part of its row."""
     return np.where(lengths <= _INLINE_BYTES, 0, (lengths + 7) // 8 * 8)
 
 
 def _utf8(column: npt.NDArray[Any]) -> tuple[Bytes, Ints]:
-    """The bytes of all texts, one after another, and the start of each (and the end)."""
+    """Return the bytes of all texts, one after another, and the start of each (and the end)."""
     if len(column) > _FEW_ROWS and arrow_loaded():
         return _utf8_by_arrow(column)
     values = column.tolist()

@@ -31,7 +31,7 @@ def absorb(
     column: Callable[[int, int], Words32],
     rest: Callable[[int, int], Words32],
 ) -> Words32:
-    """The state of each row after all its words.
+    """Return the state of each row after all its words.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def absorb(
 
 
 def absorb_words(state: int, words: list[int]) -> int:
-    """The state of one row after these words."""
+    """Return the state of one row after these words."""
     for word in words:
         word = word * _WORD_1 & _MASK
         state ^= (word << 15 | word >> 17) * _WORD_2 & _MASK
@@ -72,7 +72,8 @@ def absorb_words(state: int, words: list[int]) -> int:
 
 
 def finish_row(state: int, tail: int, size: int) -> int:
-    """The hash of one row of ``size`` bytes, whose last ones, fewer than four, are ``tail``."""
+    """Return the hash of one row of ``size`` bytes, whose last ones, fewer than four, are
+    ``tail``."""
     tail = tail * _WORD_1 & _MASK
     state ^= (tail << 15 | tail >> 17) * _WORD_2 & _MASK
     state ^= size
@@ -84,12 +85,12 @@ def finish_row(state: int, tail: int, size: int) -> int:
 
 
 def mixed(word: Words32) -> Words32:
-    """What a word of a row, or its last bytes, fewer than four, add by exclusive or."""
+    """Return what a word of a row, or its last bytes, fewer than four, add by exclusive or."""
     return _rotated(word * np.uint32(_WORD_1), 15) * np.uint32(_WORD_2)
 
 
 def finish(state: Words32, sizes: Ints) -> Words32:
-    """The hashes of rows of these sizes in bytes; changes ``state``."""
+    """Return the hashes of rows of these sizes in bytes; changes ``state``."""
     state ^= sizes.astype(np.uint32)
     state ^= state >> np.uint32(16)
     state *= np.uint32(_FINAL_1)

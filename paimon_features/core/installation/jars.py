@@ -177,7 +177,7 @@ def need_jars(warehouse: str) -> None:
 
 
 def jars_for(warehouse: str) -> tuple[str, ...]:
-    """The groups of jars for a warehouse's address, in addition to those of every job."""
+    """Return the groups of jars for a warehouse's address, in addition to those of every job."""
     return ("s3",) if warehouse.partition("://")[0] in ("s3", "s3a") else ()
 
 
@@ -188,12 +188,12 @@ def need_checkpoint_store(store: CheckpointStore) -> None:
 
 
 def checkpoint_store() -> CheckpointStore | None:
-    """The store of checkpoints that was noted."""
+    """Return the store of checkpoints that was noted."""
     return _checkpoint_store
 
 
 def needed_groups(groups: Iterable[str]) -> tuple[str, ...]:
-    """These groups, and those that were noted."""
+    """Return these groups, and those that were noted."""
     return (*groups, *sorted(_needed))
 
 

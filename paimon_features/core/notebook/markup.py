@@ -40,7 +40,7 @@ class Markup(str):
 
 
 def escaped(value: object) -> str:
-    """A value as HTML: markup as it is, and anything else as text, shortened.
+    """Return a value as HTML: markup as it is, and anything else as text, shortened.
 
     >>> escaped("<script>"), escaped(None), escaped(1234.5), escaped(Markup("<i>"))
     ('&lt;script&gt;', '–', '1,234.50', '<i>')
@@ -49,7 +49,7 @@ def escaped(value: object) -> str:
 
 
 def text(value: object) -> str:
-    """A value as people read it, in at most ``MAX_TEXT`` characters."""
+    """Return a value as people read it, in at most ``MAX_TEXT`` characters."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -66,7 +66,7 @@ def text(value: object) -> str:
 
 
 def utc(time_ms: int | None) -> str:
-    """A time (UTC ms) to the second, to the millisecond where it is not a whole second.
+    """Return a time (UTC ms) to the second, to the millisecond where it is not a whole second.
 
     >>> utc(1322697600000), utc(1), utc(None)
     ('2011-12-01 00:00:00', '1970-01-01 00:00:00.001', '–')
@@ -83,7 +83,7 @@ def utc(time_ms: int | None) -> str:
 def table(
     rows: Iterable[Sequence[object]], head: Sequence[str] = (), *, grouped: bool = True
 ) -> Markup:
-    """A table; of more than ``MAX_ROWS`` rows the first ones and the number of the others.
+    """Return a table; of more than ``MAX_ROWS`` rows the first ones and the number of the others.
 
     ``grouped`` writes integers as ``1,000``; those of data are keys and times, too: not grouped.
     """
@@ -99,12 +99,12 @@ def table(
 
 
 def columns_table(columns: Mapping[str, Sequence[object]]) -> Markup:
-    """A table given by columns of one length."""
+    """Return a table given by columns of one length."""
     return table(zip(*columns.values(), strict=True), list(columns), grouped=False)
 
 
 def arrow_table(found: Any) -> Markup:
-    """The first rows of an Arrow table, without converting the others."""
+    """Return the first rows of an Arrow table, without converting the others."""
     shown = found.slice(0, MAX_ROWS)
     values = zip(*(column.to_pylist() for column in shown.columns), strict=True)
     body = table(values, found.column_names, grouped=False)
@@ -113,7 +113,7 @@ def arrow_table(found: Any) -> Markup:
 
 
 def facts(pairs: Mapping[str, object]) -> Markup:
-    """Names and values, one below the other; values that are None or empty are left out."""
+    """Return names and values, one below the other; values that are None or empty are left out."""
     return table(
         (Markup(f"<b>{html.escape(name)}</b>"), value)
         for name, value in pairs.items()
@@ -122,12 +122,12 @@ def facts(pairs: Mapping[str, object]) -> Markup:
 
 
 def mapping_text(values: Mapping[str, object]) -> str:
-    """A mapping on one line: ``a: 1, b: 2``."""
+    """Return a mapping on one line: ``a: 1, b: 2``."""
     return ", ".join(f"{name}: {text(value)}" for name, value in values.items())
 
 
 def card(title: str, *parts: object, note: str = "") -> str:
-    """What ``_repr_html_`` returns: a title, a note below it, and parts in order."""
+    """Return what ``_repr_html_`` returns: a title, a note below it, and parts in order."""
     said = f"<p>{escaped(note)}</p>" if note else ""
     inner = "".join(map(escaped, parts))
     return f'{_STYLE}<div class="pf-card"><h4>{html.escape(text(title))}</h4>{said}{inner}</div>'

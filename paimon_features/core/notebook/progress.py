@@ -17,7 +17,7 @@ REDRAWN_S = 0.2
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this code; imports nothing to find out."""
+    """Return True if a Jupyter kernel runs this code; imports nothing to find out."""
     if "ipykernel" not in sys.modules or "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()
@@ -78,7 +78,7 @@ class ProgressBar:
 
 
 def _share(report: Any) -> float | None:
-    """How much is done, where the report knows: a local backfill does."""
+    """Return how much is done, where the report knows: a local backfill does."""
     done, total = getattr(report, "events_read", None), getattr(report, "events", None)
     return done / total if isinstance(done, int) and isinstance(total, int) and total else None
 

@@ -17,7 +17,7 @@ _DIE_WITH_PARENT = (
 
 
 def bound_to_us(command: list[str]) -> list[str]:
-    """The command, as one whose process is killed when this process ends.
+    """Return the command, as one whose process is killed when this process ends.
 
     Only on Linux and from the main thread; elsewhere the command itself.
     """

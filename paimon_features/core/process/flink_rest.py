@@ -80,7 +80,7 @@ class FlinkRest:
         return host, int(port)
 
     def alive(self) -> bool:
-        """Whether a Flink cluster answers at this address."""
+        """Return True if a Flink cluster answers at this address."""
         try:
             return "flink-version" in self.overview()
         except JobError:
@@ -91,7 +91,7 @@ class FlinkRest:
         return self._request("/overview")
 
     def task_managers(self) -> dict[str, ManagerMemory]:
-        """The memory of each task manager, by its id; a restarted one has a new id."""
+        """Return the memory of each task manager, by its id; a restarted one has a new id."""
         found = {}
         for manager in self._request("/taskmanagers")["taskmanagers"]:
             memory = manager["memoryConfiguration"]
@@ -100,7 +100,7 @@ class FlinkRest:
         return found
 
     def jobs(self) -> list[JobSummary]:
-        """All jobs that the cluster knows, newest first."""
+        """Return all jobs that the cluster knows, newest first."""
         found = [
             JobSummary(
                 job["jid"],
@@ -114,18 +114,19 @@ class FlinkRest:
         return sorted(found, key=lambda job: -job.start_ms)
 
     def state(self, job_id: str) -> str | None:
-        """The state of a job (RUNNING, FINISHED ...), None if the cluster does not know the job."""
+        """Return the state of a job (RUNNING, FINISHED ...), None if the cluster does not know the
+        job."""
         try:
             return str(self._request(f"/jobs/{job_id}")["state"])
         except _NotFoundError:
             return None
 
     def ended(self, job_id: str) -> bool:
-        """Whether a job has ended; one that the cluster does not know has."""
+        """Return True if a job has ended; one that the cluster does not know has."""
         return (self.state(job_id) or "FAILED") in ENDED
 
     def failure(self, job_id: str) -> str | None:
-        """The root cause of a job's failure, None if it has not failed."""
+        """Return the root cause of a job's failure, None if it has not failed."""
         history = self._request(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {})
         entries = history.get("entries", [])
         if not entries:
@@ -139,18 +140,18 @@ class FlinkRest:
         return self._request(f"/jobs/{job_id}/checkpoints")
 
     def restarts(self, job_id: str) -> int | None:
-        """How often a job was restarted after a failure, None if it does not report that."""
+        """Return how often a job was restarted after a failure, None if it does not report that."""
         for metric in self._get_list(f"/jobs/{job_id}/metrics?get=numRestarts"):
             return int(float(metric["value"]))
         return None
 
     def sources(self, job_id: str) -> list[str]:
-        """The ids of a job's parts that begin with a source."""
+        """Return the ids of a job's parts that begin with a source."""
         vertices = self._request(f"/jobs/{job_id}")["vertices"]
         return [vertex["id"] for vertex in vertices if vertex["name"].startswith("Source:")]
 
     def source_records(self, job_id: str) -> int:
-        """Rows that the job's sources have read since it started."""
+        """Return rows that the job's sources have read since it started."""
         total = 0
         for vertex in self._request(f"/jobs/{job_id}")["vertices"]:
             if vertex["name"].startswith("Source:"):
@@ -176,8 +177,9 @@ class FlinkRest:
         return sum(lags) if lags else None
 
     def receives_from_brokers(self, job_id: str) -> bool | None:
-        """Whether a job's consumers of Kafka have a connection and have received data in the last
-        minute (brokers answer also where there are no messages); None if no source reports it."""
+        """Return True if a job's consumers of Kafka have a connection and have received data in the
+        last minute (brokers answer also where there are no messages); None if no source reports it.
+        """
         signs = {"connection-count": 0.0, "incoming-byte-rate": 0.0}
         found: set[str] = set()
         for vertex in self.sources(job_id):
@@ -262,7 +264,10 @@ class FlinkRest:
         return reply
 
     def _reply(self, path: str, method: str, body: Mapping[str, Any] | None) -> Any:
-        """The reply of the first address that answers; it is the first one of the next request."""
+        """Return the reply of the first address that answers.
+
+        It is the first one of the next request.
+        """
         for index, url in enumerate(self._urls):
             try:
                 reply = self._reply_of(url, path, method, body)

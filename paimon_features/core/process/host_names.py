@@ -29,7 +29,10 @@ class HostNames:
         self._names = None if names is None else frozenset(name.lower() for name in names)
 
     def accepts(self, host: str) -> bool | None:
-        """Whether a request for this value of ``Host`` is answered; None if it is not a host."""
+        """Return True if a request for this value of ``Host`` is answered.
+
+        None if it is not a host.
+        """
         found = _HOST.fullmatch(host)
         if found is None:
             return None

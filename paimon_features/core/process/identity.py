@@ -29,7 +29,8 @@ class Identity:
 
 
 def identity_of(definitions: Path) -> Identity:
-    """The identity of this process, and the commit of the repository of a definitions file."""
+    """Return the identity of this process, and the commit of the repository of a definitions
+    file."""
     user = os.environ.get(VARIABLE, "").strip() or _user()
     commit, modified = _commit(definitions)
     return Identity(_plain(user), _plain(socket.gethostname()), commit, modified)
@@ -47,7 +48,7 @@ def _plain(text: str) -> str:
 
 
 def _commit(definitions: Path) -> tuple[str | None, bool]:
-    """The commit, and whether the file differs from it; None without git or a repository."""
+    """Return the commit, and whether the file differs from it; None without git or a repository."""
     git = shutil.which("git")
     if git is None or not definitions.parent.is_dir():
         return None, False

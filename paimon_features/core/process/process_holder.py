@@ -37,14 +37,14 @@ class ProcessHolder:
 
     @classmethod
     def of(cls, pid: int) -> ProcessHolder:
-        """A running process that this one can see."""
+        """Return a running process that this one can see."""
         started = _process_start(pid)
         if started is None:
             raise OwnershipError(f"process {pid} does not exist on this host")
         return cls(socket.gethostname(), pid, started, _boot_id(), _namespace())
 
     def liveness(self) -> Liveness:
-        """Whether it is alive; unknown for a process that this one cannot see."""
+        """Return True if it is alive; unknown for a process that this one cannot see."""
         if self.boot != _boot_id() or (not self.boot and self.host != socket.gethostname()):
             return "unknown", "it is on another machine, or this one was restarted since"
         elsewhere = self.namespace != _namespace()
@@ -57,15 +57,15 @@ class ProcessHolder:
         return ("alive", "it is running") if running == self.started else ("dead", "it has ended")
 
     def alive(self) -> tuple[bool, str]:
-        """Whether it is alive, and the reason. One that cannot be seen is, unless the machine of
-        its name was restarted."""
+        """Return True if it is alive, and the reason. One that cannot be seen is, unless the
+        machine of its name was restarted."""
         if self.host == socket.gethostname() and self.boot != _boot_id():
             return False, "the host was rebooted since"
         state, why = self.liveness()
         return state != "dead", why
 
     def is_near(self) -> bool:
-        """Whether it is on this machine and in this PID namespace."""
+        """Return True if it is on this machine and in this PID namespace."""
         here = ProcessHolder.current()
         return (self.boot, self.namespace) == (here.boot, here.namespace)
 
@@ -74,7 +74,7 @@ class ProcessHolder:
 
 
 def _process_start(pid: int) -> int | None:
-    """The start time of a process, None if it is not running (or a zombie)."""
+    """Return the start time of a process, None if it is not running (or a zombie)."""
     if not os.path.exists("/proc/self/stat"):
         return _process_start_of_ps(pid)
     if not _sees_own_processes() and pid != os.getpid():
@@ -90,7 +90,7 @@ def _process_start(pid: int) -> int | None:
 
 
 def _process_start_of_ps(pid: int) -> int | None:
-    """The same without /proc, in seconds since 1970."""
+    """Return the same without /proc, in seconds since 1970."""
     requested = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
         env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
@@ -112,7 +112,7 @@ def _boot_id() -> str:
 
 
 def _namespace() -> str:
-    """The PID namespace of this process."""
+    """Return the PID namespace of this process."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -120,7 +120,7 @@ def _namespace() -> str:
 
 
 def _sees_own_processes() -> bool:
-    """Whether ids of processes mean the same in /proc as for this process."""
+    """Return True if ids of processes mean the same in /proc as for this process."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:

@@ -72,7 +72,10 @@ def _end_with(parent: int) -> None:
 
 
 def _wait(child: int) -> int:
-    """The exit code of the child, or minus the signal that ended it; signals are passed on."""
+    """Return the exit code of the child, or minus the signal that ended it.
+
+    Signals are passed on.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *_PASSED_ON])
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)

@@ -123,6 +123,6 @@ def open_tracer(service: str, environ: Mapping[str, str] = os.environ) -> Tracer
 
 
 def ended_now(name: str, took_s: float, attributes: Mapping[str, Value]) -> PartSpan:
-    """A span that ends now and has taken ``took_s`` seconds."""
+    """Return a span that ends now and has taken ``took_s`` seconds."""
     end_ns = time.time_ns()
     return PartSpan(name, end_ns - int(took_s * 1e9), end_ns, attributes)

@@ -18,10 +18,10 @@ def set_verbosity(quiet: bool, verbose: int) -> None:
 
 
 def quiet() -> bool:
-    """Whether progress and messages are left out; results and errors never are."""
+    """Return True if progress and messages are left out; results and errors never are."""
     return _LEVEL < 0
 
 
 def verbose() -> bool:
-    """Whether errors show their traceback."""
+    """Return True if errors show their traceback."""
     return _LEVEL > 0

@@ -10,5 +10,5 @@ Clock = Callable[[], int]
 
 
 def now_ms() -> int:
-    """The current time in UTC milliseconds since 1970."""
+    """Return the current time in UTC milliseconds since 1970."""
     return time.time_ns() // 1_000_000

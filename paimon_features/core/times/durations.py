@@ -110,7 +110,7 @@ def optional_ms(option: str, text: str | None) -> int | None:
 
 
 def _meant(text: object) -> str:
-    """The end of a message: how other notations are written here."""
+    """Return the end of a message: how other notations are written here."""
     written = None
     whole = isinstance(text, timedelta) and not text % timedelta(milliseconds=1)
     if isinstance(text, timedelta) and whole and text > timedelta():
@@ -122,7 +122,7 @@ def _meant(text: object) -> str:
 
 
 def is_duration(text: str) -> bool:
-    """Whether a text is a duration, in our notation or another common one.
+    """Return True if a text is a duration, in our notation or another common one.
 
     >>> [is_duration(text) for text in ("7d", "24 hours", "price", "d7")]
     [True, True, False, False]

@@ -43,7 +43,7 @@ _SEEN_EARLY = 0.75
 
 
 def first_day(day: int, partition_days: int) -> int:
-    """The first day of the partition that contains ``day``; days since 1970."""
+    """Return the first day of the partition that contains ``day``; days since 1970."""
     return day // partition_days * partition_days
 
 
@@ -53,7 +53,7 @@ def first_days(days: Ints, partition_days: int) -> np.ndarray[tuple[int], np.dty
 
 
 def choose_partition_days(events: int, days: Ints, files: int = 1, known: int = 1) -> int:
-    """The number of days by the density of a history.
+    """Return the number of days by the density of a history.
 
     ``days`` are the first days of the partitions of ``known`` days that have ``events``, in any
     order; ``files`` is the number of files of a partition, one for each bucket. The result is the
@@ -73,7 +73,8 @@ def choose_partition_days(events: int, days: Ints, files: int = 1, known: int = 
 
 
 def sampled_partition_days(days: Ints, events: int) -> int:
-    """The choice by the days of the first events of a history of about ``events``, in its order.
+    """Return the choice by the days of the first events of a history of about ``events``, in its
+    order.
 
     If the events come in the order of their time, later days are not seen: those that are seen
     have the density of the history. In any other order, most days are seen soon, and have a part of
@@ -92,7 +93,7 @@ def sampled_partition_days(days: Ints, events: int) -> int:
 
 
 def count_partitions(days: Ints, number: int, known: int = 1) -> int:
-    """How many partitions of ``number`` days a history has; see ``choose_partition_days``.
+    """Return how many partitions of ``number`` days a history has; see ``choose_partition_days``.
 
     An upper bound where ``known`` partitions would be divided.
     """
@@ -100,7 +101,7 @@ def count_partitions(days: Ints, number: int, known: int = 1) -> int:
 
 
 def parse_partition_days(what: str, value: object) -> int | None:
-    """The number of days of a definition's ``partition_days``; None if it is to be chosen.
+    """Return the number of days of a definition's ``partition_days``; None if it is to be chosen.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def parse_partition_days(what: str, value: object) -> int | None:
 
 
 def partition_text(days: int) -> str:
-    """What a partition contains, for messages.
+    """Return what a partition contains, for messages.
 
     >>> partition_text(1), partition_text(64), partition_text(WHOLE_HISTORY)
     ('a partition a day', 'a partition for 64 days', 'one partition')

@@ -102,7 +102,7 @@ def ceil_times(array: pa.Array) -> pa.Array:
 
 
 def utc_ms(array: pa.Array) -> pa.Array:
-    """Times as int64 milliseconds since 1970, from timestamps, dates or integers.
+    """Return times as int64 milliseconds since 1970, from timestamps, dates or integers.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def utc_ms(array: pa.Array) -> pa.Array:
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type are points in time: timestamps and dates."""
+    """Return True if values of an Arrow type are points in time: timestamps and dates."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
@@ -192,7 +192,7 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
 
 
 def _cast_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A list of other items: Arrow's cast would take a time's ticks for milliseconds."""
+    """Return a list of other items: Arrow's cast would take a time's ticks for milliseconds."""
     plain = array.cast(pa.list_(array.type.value_type))
     items = _cast(plain.flatten(), kind.value_type, False)
     made = pa.ListArray.from_arrays(_offsets(plain), items, mask=_nulls(plain))

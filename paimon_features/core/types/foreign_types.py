@@ -67,7 +67,7 @@ def _check_type(what: str, field: pa.Field) -> None:
 
 
 def _extension(field: pa.Field) -> str | None:
-    """The name of a field's extension type, whether this process knows the type or not."""
+    """Return the name of a field's extension type, whether this process knows the type or not."""
     kind, stored = field.type, (field.metadata or {}).get(EXTENSION_NAME)
     name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
     return name or (None if stored is None else stored.decode("utf-8", "replace"))
@@ -81,7 +81,7 @@ def _unknown_extension(what: str, name: str) -> pa.ArrowInvalid:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether ``plain_array`` returns values of this type as they are.
+    """Return True if ``plain_array`` returns values of this type as they are.
 
     >>> is_plain(pa.list_(pa.string())), is_plain(pa.list_(pa.large_string()))
     (True, False)
@@ -103,7 +103,7 @@ def _leaves() -> frozenset[int]:
 
 
 def _ids(*names: str) -> set[int]:
-    """The identifiers of types, of those that this version of pyarrow has."""
+    """Return the identifiers of types, of those that this version of pyarrow has."""
     found = (getattr(pa.lib, f"Type_{name}", None) for name in names)
     return {each for each in found if each is not None}
 
@@ -112,7 +112,7 @@ def _ids(*names: str) -> set[int]:
 
 
 def plain_array(array: pa.Array) -> pa.Array:
-    """Values of a type of another program as one of this project; see the module.
+    """Return values of a type of another program as one of this project; see the module.
 
     All other types stay as they are: ``times.conform`` decides which of them a column accepts.
 
@@ -140,7 +140,7 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of ``plain_array`` of values of a type; the type itself if they are rejected.
+    """Return the type of ``plain_array`` of values of a type; the type itself if they are rejected.
 
     >>> plain_type(pa.dictionary(pa.int8(), pa.large_string()))
     DataType(string)
@@ -149,7 +149,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As ``plain_array``, chunk by chunk; a chunk beyond 2 GiB becomes several.
+    """Return as ``plain_array``, chunk by chunk; a chunk beyond 2 GiB becomes several.
 
     Raises
     ------
@@ -162,7 +162,8 @@ def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def plain_table(table: pa.Table, *, only_views: bool = False) -> pa.Table:
-    """The table with converted columns; those that are rejected stay, and reading them fails.
+    """Return the table with converted columns; those that are rejected stay, and reading them
+    fails.
 
     ``only_views`` converts only types without kernels, for columns that are passed on.
 
@@ -180,7 +181,7 @@ def plain_table(table: pa.Table, *, only_views: bool = False) -> pa.Table:
 
 
 def plain_batches(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """As ``plain_table``, for a batch; several where its texts do not fit into one."""
+    """Return as ``plain_table``, for a batch; several where its texts do not fit into one."""
     if all(is_plain(field.type) and not field.metadata for field in batch.schema):
         return [batch]
     found: list[pa.RecordBatch] = plain_table(pa.Table.from_batches([batch])).to_batches()
@@ -188,7 +189,7 @@ def plain_batches(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 
 
 def plain_schema(schema: pa.Schema, *, only_views: bool = False) -> pa.Schema:
-    """The schema of ``plain_table`` of a table with this schema."""
+    """Return the schema of ``plain_table`` of a table with this schema."""
     columns = [pa.chunked_array([pa.nulls(0, field.type)]) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
     return plain_table(table, only_views=only_views).schema
@@ -286,7 +287,7 @@ def _of_extension(storage: pa.Array, name: str) -> pa.Array:
 
 
 def _uuid_texts(storage: pa.Array) -> pa.Array:
-    """The 16 bytes of each as hexadecimal digits, in groups of 8, 4, 4, 4 and 12."""
+    """Return the 16 bytes of each as hexadecimal digits, in groups of 8, 4, 4, 4 and 12."""
     filled = storage.cast(pa.binary()).fill_null(bytes(16))
     octets = np.frombuffer(b"".join(filled.to_pylist()), np.uint8).reshape(-1, 16)
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -342,7 +343,7 @@ def _of_list(array: pa.Array) -> pa.Array:
 
 
 def _of_list_views(array: pa.Array) -> pa.Array:
-    """The items of views are in any order, and may be shared."""
+    """Return the items of views are in any order, and may be shared."""
     valid = np.asarray(array.is_valid())
     sizes: Ints = np.where(valid, np.asarray(array.sizes).astype(np.int64), 0)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -193,7 +193,7 @@ def day_start(time_zone: str, day: int) -> int:
 
 
 def _day_at(time_zone: str, time_ms: int) -> int:
-    """The last local day that has begun at ``time_ms``."""
+    """Return the last local day that has begun at ``time_ms``."""
     day = time_ms // DAY_MS + 1  # no zone is a day or more away from UTC
     while day_start(time_zone, day) > time_ms:
         day -= 1
@@ -201,7 +201,7 @@ def _day_at(time_zone: str, time_ms: int) -> int:
 
 
 def _shown_day(time_zone: str, time_ms: int) -> int:
-    """The day that the zone's clocks show."""
+    """Return the day that the zone's clocks show."""
     shown = (_EPOCH + dt.timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(time_zone))
     return shown.toordinal() - _EPOCH_ORDINAL
 
@@ -217,7 +217,7 @@ def _ms(duration: dt.timedelta) -> int:
 
 
 def _shift_days(day: int) -> int:
-    """The shift that moves a day into the years that ``datetime`` and all zones support."""
+    """Return the shift that moves a day into the years that ``datetime`` and all zones support."""
     beyond = max(_FIRST_DAY - day, 0) - max(day - _LAST_DAY, 0)
     cycles = -(-abs(beyond) // _CYCLE_DAYS)  # rounded up
     return cycles * _CYCLE_DAYS if beyond > 0 else -cycles * _CYCLE_DAYS

@@ -77,7 +77,7 @@ class Tumbling:
         return found
 
     def first_from(self, time_ms: int) -> int:
-        """The first start that is not before ``time_ms``."""
+        """Return the first start that is not before ``time_ms``."""
         if not isinstance(self.size, CalendarUnit):
             return ceil_ms(time_ms, self.size)
         start = self.start(time_ms)

@@ -292,7 +292,7 @@ class Aggregate(ABC):
         limit: int | None = None,
         largest: int | None = None,
     ) -> Partial:
-        """A partial whose name identifies its content, so that equal ones are shared."""
+        """Return a partial whose name identifies its content, so that equal ones are shared."""
         name = f"p_{stem}"
         if self.where is not None:
             name += "_w" + digest(self.where)
@@ -301,7 +301,7 @@ class Aggregate(ABC):
         return Partial(name, kind, merge, expression, half_life_ms, guards, limit, largest)
 
     def _guarded(self, guard: Guard) -> Guard:
-        """The guard, restricted to the events that the aggregate takes."""
+        """Return the guard, restricted to the events that the aggregate takes."""
         if self.where is None:
             return guard
         expression = f"NOT COALESCE({self.where}, FALSE) OR {guard.expression}"
@@ -315,7 +315,7 @@ class Aggregate(ABC):
         )
 
     def _count_partial(self) -> Partial:
-        """The partial that counts the values that are not null."""
+        """Return the partial that counts the values that are not null."""
         return self._partial(
             f"count_{self.column}",
             Int64,

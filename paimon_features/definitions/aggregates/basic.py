@@ -123,7 +123,7 @@ class Numeric(Aggregate):
     def _value_partial(
         self, scope: Scope, merge: Merge, stem: str, number: str | None = None
     ) -> Partial:
-        """The partial that contains the value itself: a scaled integer, or a float.
+        """Return the partial that contains the value itself: a scaled integer, or a float.
 
         ``number`` is the expression of the value; the column by default.
         """
@@ -287,7 +287,7 @@ class _Extreme(Numeric):
         return Finished(Column(values, column.valid))
 
     def _decoded(self, column: Column, kind: DataType) -> Column:
-        """The values of booleans and of texts."""
+        """Return the values of booleans and of texts."""
         if kind is Bool:
             return Column(column.values != 0, column.valid)
         out, present = Column.nulls(len(column), kind), column.mask
@@ -299,7 +299,7 @@ class _Extreme(Numeric):
         return self._is_number(self._ordered_type(scope))
 
     def _is_number(self, kind: DataType) -> bool:
-        """Whether the partial is a number: an integer, a float, or units of a decimal."""
+        """Return True if the partial is a number: an integer, a float, or units of a decimal."""
         if not isinstance(kind, DecimalType):
             return kind.is_numeric
         return self.scale is not None or fits_units(kind, kind.scale)
@@ -351,7 +351,7 @@ class Max(_Extreme):
 
 
 def fits_units(kind: DataType, scale: int) -> bool:
-    """Whether every value of this type is at most 2^51 decimal units of ``10^-scale``."""
+    """Return True if every value of this type is at most 2^51 decimal units of ``10^-scale``."""
     if not isinstance(kind, DecimalType):
         return False
     return scale <= MAX_SCALE and kind.precision - kind.scale + scale <= UNIT_DIGITS

@@ -54,7 +54,7 @@ class _ByCategory(Aggregate):
             )
 
     def _names(self) -> list[str]:
-        """The keys of the finished map, in order."""
+        """Return the keys of the finished map, in order."""
         names = [_text(value) for value in self.values]
         return names if self.other is None else [*names, self.other]
 
@@ -79,7 +79,7 @@ class _ByCategory(Aggregate):
         return [*cases, (f"not_{digest(*sorted(literals))}", f"NOT ({among})")]
 
     def _map(self, columns: Sequence[Column]) -> Finished:
-        """One map per row, from columns in the order of the keys."""
+        """Return one map per row, from columns in the order of the keys."""
         lists = [column.values.tolist() for column in columns]
         names = self._names()
         pairs = ([*zip(names, row, strict=True)] for row in zip(*lists, strict=True))

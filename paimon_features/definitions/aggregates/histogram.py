@@ -192,5 +192,5 @@ class Quantile(_Binned):
 
 
 def _percent(q: float) -> str:
-    """A share as part of a name: ``p50``, ``p99_9``."""
+    """Return a share as part of a name: ``p50``, ``p99_9``."""
     return "p" + f"{q * 100:.10g}".replace(".", "_")

@@ -145,7 +145,7 @@ class Variance(Numeric):
         return Finished(Column(np.where(real, values, 0.0), seen & real))
 
     def _exact(self, sums: Sequence[Ints], count: Ints, seen: Bools, scale: int) -> Floats:
-        """The value of ``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``.
+        """Return the value of ``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``.
 
         It is rounded once; below zero it is some number below zero.
         """
@@ -180,7 +180,7 @@ class Variance(Numeric):
         )
 
     def _of_fraction(self, numerator: int, denominator: int) -> float:
-        """The value of a variance that is this fraction; below zero, a number below zero."""
+        """Return the value of a variance that is this fraction; below zero, a number below zero."""
         return numerator / denominator
 
     def _of_fractions(self, numerators: Ints, denominators: Ints) -> Floats:

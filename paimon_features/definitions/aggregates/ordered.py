@@ -92,7 +92,7 @@ class _One(_InTime):
         return (self._partial(name, String, self.merge, expression, guards=guards),)
 
     def _vector_type(self, scope: Scope) -> ListType | None:
-        """The column's type if it is a vector, None if it is a scalar."""
+        """Return the column's type if it is a vector, None if it is a scalar."""
         kind = self._input_type(scope)
         if isinstance(kind, ListType):
             return vector_type(self.kind, self.column, kind, MAX_VECTOR)

@@ -133,7 +133,7 @@ class RangeFolds:
         return out
 
     def reduced(self, name: str, windows: Sequence[int]) -> Column:
-        """A minimum, maximum or sum of floats over some windows."""
+        """Return a minimum, maximum or sum of floats over some windows."""
         return self._merged(self._partials[name].merge, self._rows.column(name), windows)
 
     def _merged(self, merge: Merge, column: Column, windows: Sequence[int]) -> Column:
@@ -145,7 +145,7 @@ class RangeFolds:
         return Column(values.ravel(), _unless_all(seen))
 
     def decayed(self, name: str, windows: Sequence[int]) -> Column | None:
-        """A decayed sum over some windows, from the end of the newest tile of each.
+        """Return a decayed sum over some windows, from the end of the newest tile of each.
 
         None where the windows of an entity have different newest tiles: then each row has a weight
         for each window, and the general fold is as fast.
@@ -200,7 +200,7 @@ class RangeFolds:
         return np.ascontiguousarray(self._rows.column(EVENT_TIME_MAX.name).values)
 
     def _reduce(self, ufunc: np.ufunc, values: Any, neutral: Any, windows: Sequence[int]) -> Any:
-        """Each window's values merged, shape ``(windows, entities)``."""
+        """Return each window's values merged, shape ``(windows, entities)``."""
         places = self._places[windows]
         # a place behind the last row has to exist
         padded = np.append(values, np.asarray(neutral, values.dtype))
@@ -210,7 +210,10 @@ class RangeFolds:
 
 
 def _over_ranges(ufunc: np.ufunc, values: Any) -> Any:
-    """The last axis merged. It is short, and NumPy's own reduction has an overhead for each row."""
+    """Return the last axis merged.
+
+    It is short, and NumPy's own reduction has an overhead for each row.
+    """
     merged = values[..., 0]
     for place in range(1, values.shape[-1]):
         merged = ufunc(merged, values[..., place])

@@ -121,7 +121,7 @@ class _Layout:
         self.size = int(space.sum())
 
     def place(self, values: Array, neutral: Any) -> Array:
-        """The values at their positions, padded with the neutral value."""
+        """Return the values at their positions, padded with the neutral value."""
         out = np.full(self.size, neutral, values.dtype)
         out[np.arange(len(values)) + self.shift] = values
         return out
@@ -146,7 +146,7 @@ class _Ranges:
         return np.maximum(self.hi - 1, 0)
 
     def steps(self) -> list[TreeStep]:
-        """The nodes of each range, level by level, bottom up (a segment tree)."""
+        """Return the nodes of each range, level by level, bottom up (a segment tree)."""
         if self._steps is None:
             self._steps = []
             rows = np.flatnonzero(self.full)

@@ -124,7 +124,7 @@ def _sigma(share: Floats) -> Floats:
 
 
 def _tau(share: Floats) -> Floats:
-    """The weight of full registers: for the ``share`` of registers that are not full."""
+    """Return the weight of full registers: for the ``share`` of registers that are not full."""
     root, total, factor = share, 1 - share, 1.0
     for _ in range(64):
         root = np.sqrt(root)
@@ -134,7 +134,7 @@ def _tau(share: Floats) -> Floats:
 
 
 def _words(sketch: bytes) -> Ints:
-    """The numbers in one bitmap, whichever kind of container it has."""
+    """Return the numbers in one bitmap, whichever kind of container it has."""
     fields = np.frombuffer(sketch[: len(sketch) // 2 * 2], "<u2").astype(np.int64)
     if len(fields) >= 8 and (fields[:5] == (_ARRAY_COOKIE, 0, 1, 0, 0)).all():
         count = int(fields[5]) + 1

@@ -65,7 +65,7 @@ def roots_of_fractions(numerators: Ints, denominators: Ints) -> Floats:
 
 
 def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """The float nearest to ``a * b`` and what it lacks; together they are exact."""
+    """Return the float nearest to ``a * b`` and what it lacks; together they are exact."""
     a_high, a_low = _halves(a)
     b_high, b_low = _halves(b)
     product = a * b

@@ -128,7 +128,7 @@ class _Shape(Numeric):
         return Finished(Column(values, seen))
 
     def _power_sums(self, sums: Sequence[Ints], row: int) -> list[int]:
-        """The sums of the first, second, ... powers of one row's values."""
+        """Return the sums of the first, second, ... powers of one row's values."""
         out, at = [int(sums[0][row])], 1
         for power in self._powers:
             limbs = [int(column[row]) for column in sums[at : at + POWERS[power]]]

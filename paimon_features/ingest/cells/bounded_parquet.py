@@ -64,7 +64,7 @@ def bounded_batches(
 
 
 def _dictionary_texts(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[str]:
-    """The columns whose texts are in dictionaries."""
+    """Return the columns whose texts are in dictionaries."""
     found = {
         chunk.path_in_schema
         for group in map(metadata.row_group, range(metadata.num_row_groups))
@@ -75,7 +75,7 @@ def _dictionary_texts(metadata: pq.FileMetaData, columns: Sequence[str] | None) 
 
 
 def _longest_row(coded: pq.ParquetFile, number: int, texts: Sequence[str]) -> int:
-    """The bytes of the longest texts of a row group's dictionaries, together."""
+    """Return the bytes of the longest texts of a row group's dictionaries, together."""
     if not texts:
         return 1
     # the dictionary comes with the first row

@@ -53,7 +53,7 @@ class CellBatch:
 
 
 def text_column(cells: pa.Array, bare: bool) -> CellColumn:
-    """A column of texts; ``bare`` ignores surrounding blanks, also where a cell is shown."""
+    """Return a column of texts; ``bare`` ignores surrounding blanks, also where a cell is shown."""
 
     def convert(kind: DataType, is_time: bool) -> Converted:
         return text_values(cells, kind, is_time)

@@ -34,7 +34,7 @@ class Converted:
 
     @classmethod
     def concat(cls, parts: Sequence[Converted]) -> Converted:
-        """The parts of a column, one after another."""
+        """Return the parts of a column, one after another."""
         if len(parts) == 1:
             return parts[0]
         lengths = [len(part.values) for part in parts]

@@ -79,16 +79,16 @@ class Dialect:
         return re.compile(f"{re.escape(self.escape)}(.)|{quote}({quote})", re.DOTALL)
 
     def split(self, line: str) -> list[str] | None:
-        """The fields of a line as they are written, None for a line that is not CSV."""
+        """Return the fields of a line as they are written, None for a line that is not CSV."""
         fields = self._fields.findall(self.delimiter + line)
         return fields if self.delimiter.join(fields) == line else None
 
     def is_open(self, line: str) -> bool:
-        """Whether the line ends within quotes: its record continues in the next one."""
+        """Return True if the line ends within quotes: its record continues in the next one."""
         return self._open.fullmatch(line) is not None
 
     def unquoted(self, field: str) -> str | None:
-        """The value of a field: an empty field is null, empty quotes are an empty text."""
+        """Return the value of a field: an empty field is null, empty quotes are an empty text."""
         quoted = field[:1] == self.quote
         text = field[1:-1] if quoted else field
         if self.escape and self.escape in text and text != f"{self.escape}N":
@@ -102,7 +102,7 @@ STANDARD = Dialect()
 
 
 def csv_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], list[CellBatch]]]:
-    """The rows of a CSV file, in parts to compute; header lines and empty lines are skipped.
+    """Yield the rows of a CSV file, in parts to compute; header lines and empty lines are skipped.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
 
 
 def equal_lines(lines: Lines, text: bytes) -> Bools:
-    """Which lines equal a text."""
+    """Return which lines equal a text."""
     equal = (lines.ends - lines.starts) == len(text)
     for number in np.flatnonzero(equal):
         equal[number] = lines.line(number) == text
@@ -135,7 +135,7 @@ def equal_lines(lines: Lines, text: bytes) -> Bools:
 
 
 def plain_lines(lines: Lines, width: int, dialect: Dialect = STANDARD) -> Bools:
-    """Which lines Arrow splits into ``width`` fields as ``dialect`` does."""
+    """Return which lines Arrow splits into ``width`` fields as ``dialect`` does."""
     data = np.frombuffer(lines.data, np.uint8)
     plain = _of_utf8(lines)
     commas = np.flatnonzero(data == ord(dialect.delimiter))
@@ -171,7 +171,7 @@ def plain_lines(lines: Lines, width: int, dialect: Dialect = STANDARD) -> Bools:
 
 
 def _contains(lines: Lines, letters: Any) -> Bools:
-    """Which lines contain one of these letters of their text."""
+    """Return which lines contain one of these letters of their text."""
     places = np.flatnonzero(letters)
     found: Bools = np.searchsorted(places, lines.ends) != np.searchsorted(places, lines.starts)
     return found
@@ -180,7 +180,7 @@ def _contains(lines: Lines, letters: Any) -> Bools:
 def _misplaced(
     data: Any, lines: Lines, quotes: Any, line: Any, rank: Any, dialect: Dialect
 ) -> Bools:
-    """Which quotes neither begin nor end a field, nor are half of a doubled one."""
+    """Return which quotes neither begin nor end a field, nor are half of a doubled one."""
     comma, quote = ord(dialect.delimiter), ord(dialect.quote)
     opening = rank % 2 == 0
     at_start = quotes == lines.starts[line]
@@ -238,7 +238,7 @@ def _by_arrow(lines: Lines, group: FileGroup, file: InputFile) -> CellBatch:
 def read_plain(
     lines: Lines, width: int, positions: Sequence[int], dialect: Dialect = STANDARD
 ) -> dict[int, pa.Array]:
-    """The texts of some fields, by their positions from 1, of lines of ``plain_lines``.
+    """Return the texts of some fields, by their positions from 1, of lines of ``plain_lines``.
 
     Raises
     ------
@@ -279,7 +279,8 @@ def read_plain(
 def read_line(
     line: bytes, width: int, dialect: Dialect = STANDARD
 ) -> tuple[str, list[str], tuple[str, str] | None]:
-    """The text of a line, its fields, and reason and detail if it has not ``width`` of them."""
+    """Return the text of a line, its fields, and reason and detail if it has not ``width`` of
+    them."""
     text = decoded(line)
     fields = dialect.split(text)
     if (long := too_long(text)) is not None:

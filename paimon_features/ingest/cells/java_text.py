@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
 
 
 def double_text(value: float, *, single: bool = False) -> str:
-    """A double, or with ``single`` a float of four bytes.
+    """Return a double, or with ``single`` a float of four bytes.
 
     >>> [double_text(x) for x in (12.0, 0.001, 1e7, -1.5e-5, 123456.789, 5e-324)]
     ['12.0', '0.001', '1.0E7', '-1.5E-5', '123456.789', '4.9E-324']
@@ -110,7 +110,7 @@ def json_object(values: Mapping[str, Any]) -> str:
 
 
 def utf16(key: str) -> bytes:
-    """What Java compares texts by."""
+    """Return what Java compares texts by."""
     return key.encode("utf-16-be", "surrogatepass")
 
 

@@ -29,7 +29,7 @@ def _no_json(name: str) -> Any:
 
 
 def short_number(written: str) -> WrittenNumber:
-    """A number as it is written; ValueError if it has more digits than Flink reads."""
+    """Return a number as it is written; ValueError if it has more digits than Flink reads."""
     if len(written) > _MOST_DIGITS and sum(map(str.isdigit, written)) > _MOST_DIGITS:
         raise ValueError(f"a number of more than {_MOST_DIGITS:,} digits")
     return WrittenNumber(written)
@@ -46,7 +46,7 @@ _DECODER_OF_LONG_TEXTS = json.JSONDecoder(
 
 
 def json_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], list[CellBatch]]]:
-    """The rows of a file of JSON lines, in parts to compute; blank lines are skipped.
+    """Yield the rows of a file of JSON lines, in parts to compute; blank lines are skipped.
 
     Raises
     ------
@@ -89,7 +89,8 @@ def _batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
 
 
 def read_line(line: bytes) -> tuple[str, dict[str, Any] | None, tuple[str, str] | None]:
-    """The text of a line, its object, or reason and detail why it is none: neither if blank."""
+    """Return the text of a line, its object, or reason and detail why it is none: neither if
+    blank."""
     try:
         text, valid = line.decode(), True
     except UnicodeDecodeError:
@@ -104,7 +105,7 @@ def read_line(line: bytes) -> tuple[str, dict[str, Any] | None, tuple[str, str] 
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The object that a text is, None if it is none."""
+    """Return the object that a text is, None if it is none."""
     try:
         decoder = _DECODER if len(text) <= _MOST_DIGITS else _DECODER_OF_LONG_TEXTS
         row = decoder.decode(text)
@@ -128,14 +129,14 @@ def has_half_character(row: dict[str, Any]) -> bool:
 
 
 def cell_text(value: Any) -> str | None:
-    """The text of a value; numbers as they are written, lists and objects in JSON."""
+    """Return the text of a value; numbers as they are written, lists and objects in JSON."""
     if value is None or type(value) is str:
         return value
     return _nested(value) if isinstance(value, dict | list) else _scalar(value)
 
 
 def number_text(written: str) -> str:
-    """A number as Java's BigDecimal writes it: as it is written, but for exponents.
+    """Return a number as Java's BigDecimal writes it: as it is written, but for exponents.
 
     >>> [number_text(text) for text in ("1.50", "1e3", "-0", "-0.0", "0.0000001")]
     ['1.50', '1E+3', '0', '0.0', '1E-7']
@@ -148,7 +149,7 @@ def number_text(written: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A value in JSON that contains no other one."""
+    """Return a value in JSON that contains no other one."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -159,7 +160,10 @@ def _scalar(value: Any) -> str:
 
 
 def _nested(value: Any) -> str:
-    """An object or a list in JSON without blanks; no recursion, as a text may be very deep."""
+    """Return an object or a list in JSON without blanks.
+
+    No recursion, as a text may be very deep.
+    """
     written: list[str] = []
     # what is left to write, last first: values, and (text,) for punctuation
     left: list[Any] = [value]

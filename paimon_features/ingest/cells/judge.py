@@ -207,7 +207,7 @@ def rejected_rows(
     origin: str | Sequence[str],
     run: IngestRun,
 ) -> pa.Table:
-    """Rows of the rejected table."""
+    """Return rows of the rejected table."""
     count = len(reasons)
     origins = [origin] * count if isinstance(origin, str) else origin
     return pa.table(
@@ -223,7 +223,7 @@ def rejected_rows(
 
 
 def row_texts(rows: pa.Table, source: EventSource) -> list[str]:
-    """Each row's values as one JSON object of texts, which ``ingest.release`` reads."""
+    """Return each row's values as one JSON object of texts, which ``ingest.release`` reads."""
     columns: dict[str, list[Any]] = {}
     for name, kind in source.schema.items():
         column = rows.column(name).combine_chunks()

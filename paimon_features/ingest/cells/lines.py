@@ -38,7 +38,7 @@ class Lines:
         return self.data[self.starts[number] : self.ends[number]]
 
     def where(self, chosen: Any) -> Lines:
-        """Some of the lines, by a mask or their numbers."""
+        """Return some of the lines, by a mask or their numbers."""
         return Lines(self.data, self.starts[chosen], self.ends[chosen])
 
 
@@ -47,7 +47,7 @@ def read_blocks(
     opened: Callable[[Path], AbstractContextManager[Any]] = open_text,
     longest: int | None = None,
 ) -> Iterator[bytes]:
-    """The text of a file in blocks of complete lines; ``opened`` opens and decompresses it.
+    """Yield the text of a file in blocks of complete lines; ``opened`` opens and decompresses it.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def read_blocks(
 
 
 def split_lines(data: bytes) -> Lines:
-    """The lines of a text that are not empty: split at LF, without CR at their ends.
+    """Return the lines of a text that are not empty: split at LF, without CR at their ends.
 
     >>> lines = split_lines(b"a\\r\\n\\n\\r\\nb\\rc")
     >>> [lines.line(number) for number in range(len(lines))]
@@ -95,7 +95,7 @@ def split_lines(data: bytes) -> Lines:
 
 
 def decoded(line: bytes) -> str:
-    """A line as text; U+FFFD for bytes that are not UTF-8, as Java writes it.
+    """Return a line as text; U+FFFD for bytes that are not UTF-8, as Java writes it.
 
     >>> [ord(c) for c in decoded(bytes([0x61, 0xED, 0xA0, 0x80, 0xFF]))]
     [97, 65533, 65533]

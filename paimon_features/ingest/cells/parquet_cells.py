@@ -29,7 +29,7 @@ BATCH_ROWS = 1 << 17
 
 
 def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], list[CellBatch]]]:
-    """The rows of a Parquet file, in parts to compute.
+    """Yield the rows of a Parquet file, in parts to compute.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], 
 
 
 def _unreadable(path: Path, origin: str) -> list[CellBatch]:
-    """The rows that could not be split when the file was converted."""
+    """Return the rows that could not be split when the file was converted."""
     rows = [tuple(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
     return [CellBatch(0, {}, lambda _: [], origin, rows)]
 
@@ -52,7 +52,7 @@ def _unreadable(path: Path, origin: str) -> list[CellBatch]:
 def cell_batches(
     batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str
 ) -> list[CellBatch]:
-    """Rows of a Parquet file, whose fields are stored as ``columns`` say, as cells."""
+    """Return rows of a Parquet file, whose fields are stored as ``columns`` say, as cells."""
     cells = {name: plain_array(batch.column(name)) for name in batch.schema.names}
     texts = {column.field for column in columns if column.physical.kind == "text"}
     valid = valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)
@@ -67,7 +67,7 @@ def cell_batches(
 
 
 def valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
-    """Which rows have only texts that are UTF-8."""
+    """Return which rows have only texts that are UTF-8."""
     valid = np.ones(rows, np.bool_)
     for array in texts:
         try:
@@ -115,7 +115,7 @@ def _as_declared(cells: pa.Array, column: InputColumn) -> pa.Array:
 def _raw(
     cells: dict[str, pa.Array], columns: Sequence[InputColumn]
 ) -> Callable[[Sequence[int]], list[str]]:
-    """Rows as JSON of their cells."""
+    """Return rows as JSON of their cells."""
 
     def raw(rows: Sequence[int]) -> list[str]:
         chosen = pa.array(rows, pa.int64())

@@ -25,7 +25,7 @@ _TWO_63 = 2.0**63
 def stored_values(
     cells: pa.Array, physical: Physical, kind: DataType, is_time: bool = False
 ) -> Converted:
-    """The values of stored cells: exact counterparts, or none.
+    """Return the values of stored cells: exact counterparts, or none.
 
     ``is_time``: the column is an Int64 time of events or versions, so dates are read as well. Times
     of finer units are rounded down to milliseconds.
@@ -69,7 +69,7 @@ def stored_values(
 
 
 def _numbers(cells: pa.Array) -> Any:
-    """The numbers, 0 where a cell is null."""
+    """Return the numbers, 0 where a cell is null."""
     return (cells.fill_null(0) if cells.null_count else cells).to_numpy(zero_copy_only=False)
 
 
@@ -78,7 +78,7 @@ def _valid(cells: pa.Array) -> Any:
 
 
 def _masked(values: Any, kind: pa.DataType, bad: Any, cells: pa.Array) -> pa.Array:
-    """Values, null where a cell is null or bad."""
+    """Return values, null where a cell is null or bad."""
     mask = bad if not cells.null_count else bad | np.asarray(cells.is_null())
     return pa.array(values, kind, mask=mask if mask.any() else None)
 
@@ -91,7 +91,7 @@ def _ms(cells: pa.Array) -> pa.Array:
 
 
 def _flags_outside(ms: pa.Array) -> Bools:
-    """Which times are outside of the years 1 to 9999."""
+    """Return which times are outside of the years 1 to 9999."""
     plain = _numbers(ms)
     outside: Bools = (plain < MIN_TIME_MS) | (plain > MAX_TIME_MS)
     return outside
@@ -143,7 +143,7 @@ def _floats(cells: pa.Array, kind: DataType) -> Converted:
 
 
 def _decimals(cells: pa.Array, kind: DecimalType) -> Converted:
-    """The decimal that a person would write for the float, if it is that float again."""
+    """Return the decimal that a person would write for the float, if it is that float again."""
     encoded = cells.dictionary_encode()
     quantum = Decimal(1).scaleb(-kind.scale)
     limit = Decimal(10) ** (kind.precision - kind.scale)

@@ -20,7 +20,8 @@ _DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def times(cells: pa.Array) -> pa.Array | None:
-    """The times of texts like ``2010-12-01T08:26:30.125Z``, int64 ms; null where a cell is null.
+    """Return the times of texts like ``2010-12-01T08:26:30.125Z``, int64 ms; null where a cell is
+    null.
 
     None if a cell is anything else (also an empty text, blanks around a time, or a day that does
     not exist). Digits after the milliseconds are truncated.
@@ -55,7 +56,7 @@ def times(cells: pa.Array) -> pa.Array | None:
 
 
 def _of_length(text: Any, starts: Any, length: int) -> Any:
-    """The times of texts that all have this length, None if one is none."""
+    """Return the times of texts that all have this length, None if one is none."""
     # index: (position in the text, row)
     letters = np.stack([text[starts + place] for place in range(length)])
     forms = _offset_forms(letters)
@@ -73,7 +74,8 @@ def _of_length(text: Any, starts: Any, length: int) -> Any:
 
 
 def _offset_forms(letters: Any) -> Any:
-    """How many characters the offset of each text has: 0 without one, 1 of ``Z``, 6 of ``+01:00``.
+    """Return how many characters the offset of each text has: 0 without one, 1 of ``Z``, 6 of
+    ``+01:00``.
 
     No other text is taken for one with an offset: a day has no sign so far back.
     """
@@ -88,7 +90,7 @@ def _offset_forms(letters: Any) -> Any:
 
 
 def _of_form(letters: Any, offset: int) -> Any:
-    """The times of texts of one length, whose last ``offset`` characters are an offset."""
+    """Return the times of texts of one length, whose last ``offset`` characters are an offset."""
     length = len(letters) - offset
     if length not in (10, _MINUTES, 19) and length < 21:
         return None

@@ -29,7 +29,7 @@ _REPEATED = 8
 
 
 def text_values(cells: pa.Array, kind: DataType, is_time: bool = False) -> Converted:
-    """The values of texts; surrounding blanks are ignored in all types but strings.
+    """Return the values of texts; surrounding blanks are ignored in all types but strings.
 
     ``is_time``: the column is an Int64 time of events or versions, so texts of times are read as
     well.
@@ -62,7 +62,7 @@ def _convert(
 
 
 def _one_by_one(encoded: pa.DictionaryArray, kind: DataType, is_time: bool) -> Converted:
-    """Each different text by the definition."""
+    """Return each different text by the definition."""
     read = reader_of(kind, is_time)
     values: list[Any] = []
     reasons: list[str | None] = []
@@ -92,7 +92,7 @@ def _array(values: list[Any], kind: DataType) -> pa.Array:
 
 
 def _has(cells: pa.Array, letters: bytes) -> bool:
-    """Whether one of these bytes is in the texts (or between those of a slice)."""
+    """Return True if one of these bytes is in the texts (or between those of a slice)."""
     offsets, data = cells.buffers()[1], cells.buffers()[2]
     if data is None:
         return False

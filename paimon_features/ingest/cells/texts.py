@@ -46,7 +46,8 @@ class UnusableError(Exception):
 
 
 def reader_of(kind: DataType, is_time: bool) -> Callable[[str], Any]:
-    """The function from a text without surrounding blanks, not empty, to a value of ``kind``.
+    """Return the function from a text without surrounding blanks, not empty, to a value of
+    ``kind``.
 
     ``is_time``: the column is an Int64 time of events or versions, so texts of times are read as
     well. The function raises UnusableError. Times are milliseconds since 1970, dates days.
@@ -160,7 +161,7 @@ def _written_time(text: str) -> int | None:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """The clock of a time, the sign and the digits of its offset."""
+    """Return the clock of a time, the sign and the digits of its offset."""
     clock = text[11:].rstrip("Zz ")
     for sign in "+-":
         before, found, offset = clock.partition(sign)

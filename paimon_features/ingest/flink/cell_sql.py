@@ -39,7 +39,7 @@ _FIRST_DAY, _LAST_DAY = "DATE '0001-01-01'", "DATE '9999-12-31'"
 
 
 def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
-    """SQL of the value of type ``kind``; null where ``cell`` is null or has no counterpart.
+    """Return SQL of the value of type ``kind``; null where ``cell`` is null or has no counterpart.
 
     ``cell`` is a column that occurs often in the result, so it should be computed before. A text
     that is converted to another type must have no surrounding blanks.
@@ -73,7 +73,10 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
 
 
 def finer_than_ms(cell: str, source: Physical) -> str | None:
-    """SQL of whether a cell is a time with digits after the milliseconds; None if it cannot be."""
+    """Return SQL of whether a cell is a time with digits after the milliseconds.
+
+    None if it cannot be.
+    """
     if source.kind in ("text", "timestamp[int96]"):
         return f"REGEXP(CAST({cell} AS STRING), {literal(FINER_TEXT)})"
     per_ms = _UNIT_PER_MS.get(source.kind.removeprefix("timestamp[").removesuffix("]"))
@@ -81,7 +84,7 @@ def finer_than_ms(cell: str, source: Physical) -> str | None:
 
 
 def is_value(source: Physical, kind: DataType) -> bool:
-    """Whether a cell is the value: no conversion, and each cell has a counterpart."""
+    """Return True if a cell is the value: no conversion, and each cell has a counterpart."""
     if source.kind == "integer":
         return source.flink == kind.flink
     names = {"boolean": "bool", "bytes": "bytes", "text": "string"}
@@ -89,20 +92,20 @@ def is_value(source: Physical, kind: DataType) -> bool:
 
 
 def is_repeatable(source: Physical, kind: DataType) -> bool:
-    """Whether the value costs so little that it may be computed wherever it is used."""
+    """Return True if the value costs so little that it may be computed wherever it is used."""
     number = source.kind in ("integer", "float") and kind.is_float
     return number or is_value(source, kind)
 
 
 def is_present(cell: str, source: Physical, kind: DataType) -> str:
-    """SQL: whether the cell is not empty, so that a null value means a failed conversion."""
+    """Return SQL: whether the cell is not empty, so that a null value means a failed conversion."""
     if source.kind == "text" and kind.text != "string":
         return f"{cell} <> ''"
     return f"{cell} IS NOT NULL"
 
 
 def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> str | None:
-    """SQL: whether a non-empty cell is NaN, infinite, or beyond the range of its float type.
+    """Return SQL: whether a non-empty cell is NaN, infinite, or beyond the range of its float type.
 
     ``value`` is the column with ``cell_value``. None for types where it is impossible.
     """
@@ -119,7 +122,7 @@ def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> st
 
 
 def now_ms_sql() -> str:
-    """SQL of the clock at each row (not one instant for the job), UTC ms."""
+    """Return SQL of the clock at each row (not one instant for the job), UTC ms."""
     return (
         f"(EXTRACT(EPOCH FROM LOCALTIMESTAMP) * {SECOND_MS} "
         "+ EXTRACT(MILLISECOND FROM LOCALTIMESTAMP))"

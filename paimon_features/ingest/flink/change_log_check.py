@@ -79,7 +79,7 @@ def check_position(log: ChangeLog, position: int, newest: int | None) -> None:
 
 
 def compare_rows(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -> tuple[int, int]:
-    """How many rows of the table are not among the events, and how many events are outdated.
+    """Return how many rows of the table are not among the events, and how many events are outdated.
 
     Outdated events have a key of the table with other values. While the table changes they are not
     counted: events may be of a snapshot after ``goal``.
@@ -117,7 +117,7 @@ def compare_rows(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -> 
 
 
 def comparable(lake: Lake, source: EventSource, log: ChangeLog) -> tuple[InputColumn, ...]:
-    """The columns whose values are the same in the table and in the events."""
+    """Return the columns whose values are the same in the table and in the events."""
     theirs, ours = log.lake.schema(log.table), lake.schema(source.table)
     return tuple(
         column
@@ -138,7 +138,7 @@ def _key_fields(log: ChangeLog) -> Sequence[str]:
 def _rows(
     log: ChangeLog, columns: Sequence[InputColumn], snapshot: int, sums: tuple[int, int, int]
 ) -> pa.Table:
-    """The rows of a snapshot of the table, by the names of the source."""
+    """Return the rows of a snapshot of the table, by the names of the source."""
     # without a column to compare, the rows are counted
     fields = [column.field for column in columns] or [log.lake.schema(log.table).names[0]]
     found = read_arrow(log.lake, log.table, columns=fields, snapshot_id=snapshot)
@@ -159,7 +159,7 @@ def _with_sums(
 
 
 def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """An empty text is null, as the rules of ingestion have it."""
+    """Return an empty text is null, as the rules of ingestion have it."""
     if not pa.types.is_string(column.type):
         return column
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
@@ -173,6 +173,6 @@ def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _rejected(lake: Lake, source: EventSource, log: ChangeLog) -> int:
-    """How many rows of the table were no valid events."""
+    """Return how many rows of the table were no valid events."""
     found = read_arrow(lake, source.rejected_table, columns=["origin"])
     return pc.sum(pc.equal(found["origin"], f"table:{log.name}")).as_py() or 0

@@ -69,7 +69,8 @@ def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
 def find_change_columns(
     lake: Lake, table: str, source: EventSource, mapping: Mapping[str, str]
 ) -> tuple[InputColumn, ...]:
-    """The table's column for each column of the source; the retraction column is ``rowkind``.
+    """Return the table's column for each column of the source; the retraction column is
+    ``rowkind``.
 
     Raises
     ------
@@ -116,7 +117,7 @@ def find_change_columns(
 
 
 def change_scan(name: str, log: ChangeLog) -> InputScan:
-    """The scan of a change log: the state of the table, then its changes."""
+    """Return the scan of a change log: the state of the table, then its changes."""
     options = {
         "scan.mode": "from-snapshot-full",
         "scan.snapshot-id": str(log.from_snapshot),
@@ -146,7 +147,7 @@ def _cell(column: InputColumn) -> str:
 
 
 def _physical(kind: pa.DataType) -> Physical:
-    """The type in which Flink reads a table's column."""
+    """Return the type in which Flink reads a table's column."""
     if pa.types.is_string(kind):
         return TEXT
     if pa.types.is_boolean(kind):

@@ -20,7 +20,7 @@ SPLITS = "SourceReaderState"
 
 
 def checkpoint_offsets(checkpoint: Checkpoint, topic: str) -> dict[int, int]:
-    """The next offset to read, by partition; a partition that was not begun is left out.
+    """Return the next offset to read, by partition; a partition that was not begun is left out.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def parse_split(state: bytes) -> tuple[str, int, int]:
 
 
 def _split_states(checkpoint: Checkpoint) -> Iterator[bytes]:
-    """The elements of the lists of splits, of all subtasks."""
+    """Yield the elements of the lists of splits, of all subtasks."""
     from pyflink.java_gateway import get_gateway
 
     jvm: Any = get_gateway().jvm

@@ -31,8 +31,8 @@ _ARRIVED, _EARLIER = "arrived", "earlier"
 def duplicate_views(
     source: EventSource, judged: str, rows: str, time_ms: int | None, clock: str
 ) -> list[tuple[str, str]]:
-    """Views (name, query) from the view ``judged`` to the view ``rows``, in which duplicates have
-    a problem. ``time_ms`` is the time of a batch; None for a stream, whose clock is ``clock``.
+    """Return views (name, query) from the view ``judged`` to the view ``rows``, in which duplicates
+    have a problem. ``time_ms`` is the time of a batch; None for a stream, whose clock is ``clock``.
     """
     assert source.dedup_horizon is not None
     horizon = f"within {format_duration(source.horizon_ms or 0)}"

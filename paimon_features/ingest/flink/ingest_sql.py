@@ -76,7 +76,7 @@ class IngestStatements:
 def file_statements(
     source: EventSource, groups: Sequence[FileGroup], run: IngestRun, partition_days: int = 1
 ) -> IngestStatements:
-    """The job that ingests files; ``partition_days`` are those of the events table."""
+    """Return the job that ingests files; ``partition_days`` are those of the events table."""
     scans = [file_scan(f"in_{number}", group) for number, group in enumerate(groups)]
     forms = [(group.columns, raw_text(group.format, group.columns)) for group in groups]
     return _statements(source, scans, forms, run, partition_days)
@@ -85,7 +85,7 @@ def file_statements(
 def kafka_statements(
     source: EventSource, topic: KafkaTopic, run: IngestRun, partition_days: int = 1
 ) -> IngestStatements:
-    """The streaming job that ingests a Kafka topic."""
+    """Return the streaming job that ingests a Kafka topic."""
     form = (topic.columns, raw_text("json", topic.columns))
     return _statements(source, [kafka_scan("in_0", topic)], [form], run, partition_days)
 
@@ -93,7 +93,7 @@ def kafka_statements(
 def change_log_statements(
     source: EventSource, log: ChangeLog, run: IngestRun, partition_days: int = 1
 ) -> IngestStatements:
-    """The streaming job that ingests the change log of a table of the lake."""
+    """Return the streaming job that ingests the change log of a table of the lake."""
     form = (log.columns, raw_text("table", log.columns))
     return _statements(source, [change_scan("in_0", log)], [form], run, partition_days)
 
@@ -147,7 +147,8 @@ def _validated(
     source: EventSource,
     run: IngestRun,
 ) -> list[tuple[str, str]]:
-    """The views from cells to values, to the row's problem, to the row that both inserts read."""
+    """Return the views from cells to values, to the row's problem, to the row that both inserts
+    read."""
     cells = [quote(f"c_{column.name}") for column in columns]
     values = [quote(f"v_{column.name}") for column in columns]
     computed = [
@@ -205,7 +206,7 @@ def _value(column: InputColumn, source: EventSource) -> str:
 
 
 def _checks(column: InputColumn, source: EventSource) -> list[tuple[str, str]]:
-    """The checks of a cell as (test, message); a message begins with the reason."""
+    """Return the checks of a cell as (test, message); a message begins with the reason."""
     kind = source.schema[column.name]
     cell, value = quote(f"c_{column.name}"), quote(f"v_{column.name}")
     got = f"SUBSTRING(CAST({cell} AS STRING), 1, {_SHOWN})"
@@ -240,7 +241,7 @@ def _time_checks(source: EventSource, run: IngestRun) -> list[tuple[str, str]]:
 
 
 def _role_checks(source: EventSource) -> list[tuple[str, str]]:
-    """The checks of the retraction and event id columns, which must not be null."""
+    """Return the checks of the retraction and event id columns, which must not be null."""
     cases = []
     if source.retraction is not None:
         value = quote(f"v_{source.retraction}")

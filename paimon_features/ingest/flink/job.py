@@ -134,7 +134,7 @@ class IngestJob:
     def environment(
         self, mode: Literal["streaming", "batch"], conf: Mapping[str, str]
     ) -> TableEnvironment:
-        """An environment with the lake's catalog."""
+        """Return an environment with the lake's catalog."""
         named = {**OPTIONS, "pipeline.name": f"ingest {self.source.name}", **conf}
         env = open_environment(
             mode, self.parallelism, named, self.cluster, state_dir=self.state_dir
@@ -249,7 +249,7 @@ class IngestJob:
 def prepare(
     env: TableEnvironment, statements: IngestStatements, sinks: tuple[bool, bool] = (True, True)
 ) -> StatementSet:
-    """The inserts into the events and the rejected table, as far as chosen by ``sinks``."""
+    """Return the inserts into the events and the rejected table, as far as chosen by ``sinks``."""
     for table in statements.tables:
         env.execute_sql(table)
     for name, query in statements.views:

@@ -85,7 +85,7 @@ def _connecting(topic: KafkaTopic) -> str:
 
 
 def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
-    """Whether the brokers answer; JobError if they do, and have no such topic."""
+    """Return True if the brokers answer; JobError if they do, and have no such topic."""
     names: set[str] = set()
 
     def known() -> bool:
@@ -137,17 +137,17 @@ class _Log:
         self._jvm, self._clients, self._admin, self._topic = jvm, clients, admin, topic
 
     def partitions(self) -> set[int]:
-        """The partitions that exist."""
+        """Return the partitions that exist."""
         names = self._jvm.java.util.Collections.singletonList(self._topic)
         described = self._admin.describeTopics(names).allTopicNames().get().get(self._topic)
         return {int(each.partition()) for each in described.partitions()}
 
     def first(self, partitions: set[int]) -> dict[int, int]:
-        """The offset of the oldest message that is left."""
+        """Return the offset of the oldest message that is left."""
         return self._offsets(partitions, self._clients.OffsetSpec.earliest())
 
     def end(self, partitions: set[int]) -> dict[int, int]:
-        """The offset of the next message that is written."""
+        """Return the offset of the next message that is written."""
         return self._offsets(partitions, self._clients.OffsetSpec.latest())
 
     def _offsets(self, partitions: set[int], spec: Any) -> dict[int, int]:
@@ -193,7 +193,7 @@ def _check_deleted(log: _Log, topic: KafkaTopic, offsets: Mapping[int, int]) -> 
 
 
 def _group_offsets(admin: Any, topic: KafkaTopic) -> dict[int, int]:
-    """What the group has committed, where a first run begins."""
+    """Return what the group has committed, where a first run begins."""
     found = admin.listConsumerGroupOffsets(topic.group).partitionsToOffsetAndMetadata().get()
     return {
         int(place.partition()): int(found[place].offset())

@@ -26,12 +26,12 @@ _PRIVATE_KEY = "-----BEGIN PRIVATE KEY-----"
 
 
 def secret_folder(state_dir: Path, source: str) -> Path:
-    """The folder with the secrets of the job of a source."""
+    """Return the folder with the secrets of the job of a source."""
     return state_dir / "kafka" / source
 
 
 def client_properties(settings: KafkaSettings, folder: Path) -> dict[str, str]:
-    """The properties of Kafka's client; secrets are written into ``folder``.
+    """Return the properties of Kafka's client; secrets are written into ``folder``.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def _jaas(settings: KafkaSettings) -> str:
 
 
 def _key_and_certificate(key: Path, certificate: Path) -> str:
-    """The content of the one file from which Kafka's client reads both."""
+    """Return the content of the one file from which Kafka's client reads both."""
     texts = []
     for path in (key, certificate):
         try:

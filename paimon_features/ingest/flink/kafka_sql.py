@@ -99,7 +99,7 @@ class KafkaTopic:
 def topic_columns(
     source: EventSource, mapping: Mapping[str, str], message_format: str = JSON
 ) -> tuple[InputColumn, ...]:
-    """The columns of a topic: keys of the JSON object, by their names unless mapped.
+    """Return the columns of a topic: keys of the JSON object, by their names unless mapped.
 
     A mapping to ``kafka:key``, ``kafka:timestamp``, ``kafka:header:NAME``, ``kafka:partition``,
     ``kafka:offset`` or ``kafka:topic`` takes the value from the message itself. The retraction
@@ -142,7 +142,7 @@ def topic_columns(
 
 
 def kafka_scan(name: str, topic: KafkaTopic) -> InputScan:
-    """The scan of a topic. Offsets are part of the job's checkpoints."""
+    """Return the scan of a topic. Offsets are part of the job's checkpoints."""
     of_message = [c for c in topic.columns if c.field.startswith("kafka:") and c.field != _CHANGE]
     flag = next((c for c in topic.columns if c.field == _CHANGE), None)
     own = [c for c in topic.columns if c not in of_message and c is not flag]
@@ -200,7 +200,8 @@ def _table(name: str, topic: KafkaTopic, of_message: Sequence[InputColumn]) -> s
 def _lines(
     name: str, lines: str, topic: KafkaTopic, of_message: Sequence[InputColumn]
 ) -> list[tuple[str, str]]:
-    """The views up to ``lines``: a text, its origin, and what columns take from the message."""
+    """Return the views up to ``lines``: a text, its origin, and what columns take from the
+    message."""
     # the header of a schema registry is a zero byte and four bytes of the schema's number; decoded
     # as Latin-1, a byte is a character
     latin = "DECODE(CAST(`message` AS BYTES), 'ISO-8859-1')"
@@ -262,7 +263,7 @@ def _change_views(
     cells: Sequence[str],
     flag: bool,
 ) -> list[tuple[str, str]]:
-    """The views from lines to cells, a row for each change of an envelope.
+    """Return the views from lines to cells, a row for each change of an envelope.
 
     ``flag``: the retraction column is a Bool, and not the kind of the change.
     """
@@ -320,6 +321,6 @@ def _change_views(
 
 
 def _of_side(read: Callable[[str], str]) -> str:
-    """SQL that reads the old or the new row of an envelope; a path cannot be computed."""
+    """Return SQL that reads the old or the new row of an envelope; a path cannot be computed."""
     cases = " ".join(f"WHEN '{side}' THEN {read(side)}" for side in _SIDES)
     return f"CASE `side` {cases} END"

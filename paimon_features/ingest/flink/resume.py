@@ -34,7 +34,8 @@ _OVER = (
 def resume_point(
     ledger: IngestLedger, run: IngestRun, folder: FilePath, tables: Sequence[Table]
 ) -> Checkpoint | None:
-    """The checkpoint from which a stream resumes, None for a first run; the caller owns the tables.
+    """Return the checkpoint from which a stream resumes, None for a first run; the caller owns the
+    tables.
 
     Raises
     ------
@@ -159,7 +160,7 @@ def check_same_tables(tables: Iterable[Table], known: Mapping[str, int], folder:
 
 
 def creation_times(tables: Iterable[Table]) -> dict[str, int]:
-    """When tables were created (UTC ms), by their paths."""
+    """Return when tables were created (UTC ms), by their paths."""
     return {lake.path(name): lake.created_ms(name) for lake, name in tables}
 
 

@@ -59,13 +59,13 @@ def once(expression: str) -> str:
 
 
 def file_scan(name: str, group: FileGroup) -> InputScan:
-    """The scan of a group of files; ``name`` is the prefix of its tables and views."""
+    """Return the scan of a group of files; ``name`` is the prefix of its tables and views."""
     makers = {"csv": _csv_scan, "json": _json_scan, "parquet": _parquet_scan}
     return makers[group.format](name, group)
 
 
 def raw_text(group_format: str, columns: Sequence[InputColumn]) -> str:
-    """SQL of a rejected row as text: lines unchanged, other formats as JSON."""
+    """Return SQL of a rejected row as text: lines unchanged, other formats as JSON."""
     if group_format not in ("parquet", "table"):
         return "`raw`"
     pairs = ", ".join(f"{literal(c.field)} VALUE {_json_value(c)}" for c in columns)
@@ -80,7 +80,7 @@ def _json_value(column: InputColumn) -> str:
 
 
 def not_utf8(columns: Sequence[InputColumn]) -> str:
-    """SQL of why a typed row cannot be read, else null: its texts may be any bytes.
+    """Return SQL of why a typed row cannot be read, else null: its texts may be any bytes.
 
     Flink would store them, and other readers refuse the whole file.
     """
@@ -94,7 +94,8 @@ def not_utf8(columns: Sequence[InputColumn]) -> str:
 
 
 def row_text(source: EventSource) -> str:
-    """SQL of the row's values as one JSON object of texts, which ``ingest.release`` reads."""
+    """Return SQL of the row's values as one JSON object of texts, which ``ingest.release``
+    reads."""
     pairs = []
     for name, kind in source.schema.items():
         value = quote(f"v_{name}")
@@ -140,13 +141,13 @@ def _json_scan(name: str, group: FileGroup) -> InputScan:
 
 
 def json_views(name: str, columns: Sequence[InputColumn]) -> tuple[tuple[str, str], ...]:
-    """The views on a table of lines and their origins, each line one JSON object."""
+    """Return the views on a table of lines and their origins, each line one JSON object."""
     text = line_text(name, name)
     return text, *json_cells(name, columns, text[0])
 
 
 def line_text(name: str, table: str, kept: Sequence[str] = ()) -> tuple[str, str]:
-    """The view with ``raw``, the line as a text that is safe for every function.
+    """Return the view with ``raw``, the line as a text that is safe for every function.
 
     ``kept`` are further columns of ``table``, quoted.
     """
@@ -159,12 +160,12 @@ def line_text(name: str, table: str, kept: Sequence[str] = ()) -> tuple[str, str
 
 
 def key_of_object(function: str, key: str) -> str:
-    """SQL of a JSON function applied to a key of the line."""
+    """Return SQL of a JSON function applied to a key of the line."""
     return f"{function}(`raw`, {json_path('$', key)})"
 
 
 def json_path(parent: str, key: str) -> str:
-    """The path of a key of an object, as an SQL literal."""
+    """Return the path of a key of an object, as an SQL literal."""
     escaped = key.replace("\\", "\\\\").replace("'", "\\'")
     return literal(f"lax {parent}['{escaped}']")
 
@@ -180,7 +181,7 @@ def json_cells(
     last: str = "",
     read: Callable[[str, str], str] = key_of_object,
 ) -> tuple[tuple[str, str], ...]:
-    """The views from ``table``, the texts of JSON objects, to their cells.
+    """Return the views from ``table``, the texts of JSON objects, to their cells.
 
     ``cells`` are cells that are computed from ``kept``, further columns of ``table``; ``first``
     and ``last`` are further cases of a text that cannot be split; without ``first``, blank lines
@@ -255,7 +256,7 @@ _ORIGIN = "paimon_features origin"
 
 
 def cell(column: InputColumn, expression: str) -> str:
-    """SQL of a column's cell with its name, from the text in which it was found."""
+    """Return SQL of a column's cell with its name, from the text in which it was found."""
     text = f"BTRIM({expression})" if column.bare else expression
     # a plain column may be repeated
     computed = text if text == quote(column.field) else once(text)
@@ -292,7 +293,7 @@ def _java_literal(text: str) -> str:
 
 
 def _unquoted(field: str) -> str:
-    """The value of a CSV field: an empty field is null, empty quotes are an empty text."""
+    """Return the value of a CSV field: an empty field is null, empty quotes are an empty text."""
     inner = f"SUBSTRING({field}, 2, CHAR_LENGTH({field}) - 2)"
     return (
         f"CASE WHEN {field} LIKE '\"%' THEN REPLACE({inner}, '\"\"', '\"') "

@@ -176,7 +176,7 @@ def ingest_change_log(
 
 
 def checkpoint_folder(job_state: FilePath, source: EventSource, topic: str) -> FilePath:
-    """The folder of the checkpoints of a topic's stream; another topic has other offsets."""
+    """Return the folder of the checkpoints of a topic's stream; another topic has other offsets."""
     return job_state / CHECKPOINTS / f"ingest-{source.name}-{topic}"
 
 
@@ -284,12 +284,12 @@ class ClusterJobStatus:
         )
 
     def to_document(self) -> dict[str, object]:
-        """As ``paimon-features ingest --status --json`` prints it."""
+        """Return as ``paimon-features ingest --status --json`` prints it."""
         return asdict(self)
 
 
 def cluster_job_status(lake: Lake, source: EventSource) -> ClusterJobStatus:
-    """The job of a source that was last submitted to a cluster.
+    """Return the job of a source that was last submitted to a cluster.
 
     Raises
     ------

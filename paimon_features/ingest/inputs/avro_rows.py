@@ -51,7 +51,7 @@ _WIDER = ({"int", "long"}, {"float", "double"})
 
 
 def avro_columns(schema: Any) -> pa.Schema:
-    """The columns of a file with this writer's schema; text for values of several types.
+    """Return the columns of a file with this writer's schema; text for values of several types.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def avro_columns(schema: Any) -> pa.Schema:
 def avro_batches(
     rows: Iterable[Mapping[str, Any]], schema: pa.Schema, size: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records in batches of a schema of ``avro_columns``."""
+    """Yield the records in batches of a schema of ``avro_columns``."""
     converts = [_converter(field.type) for field in schema]
     for piece in pieces(rows, size):
         columns = [
@@ -131,7 +131,7 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _text(value: Any) -> Any:
-    """A value with all its digits."""
+    """Return a value with all its digits."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -144,7 +144,7 @@ def _text(value: Any) -> Any:
 
 
 def avro_fields(schema: Any) -> list[str]:
-    """The names of the fields of a file's records.
+    """Return the names of the fields of a file's records.
 
     >>> avro_fields({"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}]})
     ['x']
@@ -167,7 +167,10 @@ def avro_fields(schema: Any) -> list[str]:
 
 
 def _least_bytes(schema: Any, known: dict[str, float]) -> float:
-    """The least bytes of a value; ``known`` are those of named types, infinite while open."""
+    """Return the least bytes of a value.
+
+    ``known`` are those of named types, infinite while open.
+    """
     if isinstance(schema, list):
         for each in schema:
             _within(each, known)
@@ -195,6 +198,6 @@ def _least_bytes(schema: Any, known: dict[str, float]) -> float:
 
 
 def _within(schema: Any, known: dict[str, float]) -> float:
-    """The least bytes of what may be left out, so that it may be of a record around it."""
+    """Return the least bytes of what may be left out, so that it may be of a record around it."""
     around = {name: 1.0 for name, least in known.items() if math.isinf(least)}
     return _least_bytes(schema, known | around)

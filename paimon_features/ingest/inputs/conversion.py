@@ -100,7 +100,8 @@ class CellConverter:
             orders.decide()
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the columns of the source converted; its other columns are left out.
+        """Return the batch with the columns of the source converted; its other columns are left
+        out.
 
         A column that the batch lacks is null: of a key that no object of it has.
         """
@@ -200,7 +201,7 @@ def _refused(cells: pa.Array, mask: pa.Array, pattern: str, why: str) -> pa.Arra
 
 
 def _iso(times: pa.Array, is_day: bool) -> pa.Array:
-    """Times in UTC as texts."""
+    """Return times in UTC as texts."""
     return pc.strftime(floor_times(times), "%Y-%m-%d" if is_day else "%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -223,7 +224,7 @@ def plain_numbers(cells: pa.Array, decimal: str, thousands: str) -> tuple[pa.Arr
 
 
 def number_pattern(decimal: str, thousands: str) -> str:
-    """A regular expression of numbers that are written so, with groups of three digits."""
+    """Return a regular expression of numbers that are written so, with groups of three digits."""
     point = re.escape(decimal)
     whole = "[0-9]+"
     if thousands:
@@ -233,7 +234,7 @@ def number_pattern(decimal: str, thousands: str) -> str:
 
 
 def _zoned(cells: pa.Array, zone: str) -> pa.Array:
-    """Times without a zone are of that of the settings."""
+    """Return times without a zone are of that of the settings."""
     return cells if cells.type.tz is not None else in_zone(cells, zone)
 
 

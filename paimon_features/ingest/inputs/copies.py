@@ -53,7 +53,7 @@ class InputCopies:
         self._odd: dict[Path, bool] = {}
 
     def find(self, paths: Iterable[Path]) -> list[Path]:
-        """The files and tables at ``paths``; of folders all that are of a known form.
+        """Return the files and tables at ``paths``; of folders all that are of a known form.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class InputCopies:
         return list(found)
 
     def handles(self, path: Path) -> bool:
-        """Whether an input is read from a copy."""
+        """Return True if an input is read from a copy."""
         form = form_of(path) if path.exists() else None
         if form is None:
             return False
@@ -99,7 +99,8 @@ class InputCopies:
         return self._odd[path]
 
     def _has_odd_numbers(self, path: Path) -> bool:
-        """Whether a Parquet file has numbers that only a copy has in a type ``ingest`` reads."""
+        """Return True if a Parquet file has numbers that only a copy has in a type ``ingest``
+        reads."""
         try:
             with reading(str(path)):
                 schema = pq.read_schema(path)
@@ -110,7 +111,7 @@ class InputCopies:
         return any(pa.types.is_unsigned_integer(k) or pa.types.is_float16(k) for k in kinds)
 
     def inspect(self, path: Path) -> InputFile:
-        """The columns of an input as its copy has them.
+        """Return the columns of an input as its copy has them.
 
         Raises
         ------
@@ -212,11 +213,11 @@ def _keep(opened: OpenedInput, file: TextIO) -> None:
 
 
 def _has_odd_lines(path: Path) -> bool:
-    """Whether only a copy has lines that end as ``ingest`` reads them."""
+    """Return True if only a copy has lines that end as ``ingest`` reads them."""
     with reported(path, "CSV"), text_bytes(path) as file:
         return has_only_returns(file.read(1 << 16))
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch without rows; Arrow makes none of a schema with unions."""
+    """Return a batch without rows; Arrow makes none of a schema with unions."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)

@@ -59,7 +59,7 @@ class CsvRows:
         self._on_unreadable = on_unreadable
 
     def batches(self, path: Path, opened: Opener, settings: InputSettings) -> Iterator[pa.Table]:
-        """The records of a file, without its header and its first ``skip`` lines."""
+        """Yield the records of a file, without its header and its first ``skip`` lines."""
         before, header = settings.skip, b"" if settings.header else None
         held = b""
         for block, is_last in _blocks(path, opened, settings.encoding):
@@ -79,7 +79,7 @@ class CsvRows:
             yield from self._split(records)
 
     def count_bad(self, data: bytes) -> int:
-        """How many lines of a text are in no record."""
+        """Return how many lines of a text are in no record."""
         bad = 0
 
         def count(reason: str, detail: str, text: str) -> None:
@@ -115,7 +115,8 @@ class CsvRows:
             )
 
     def _records(self, lines: Lines, is_last: bool) -> tuple[Lines, bytes]:
-        """Lines joined to records, and the text of a record that may continue in the next block."""
+        """Return lines joined to records, and the text of a record that may continue in the next
+        block."""
         quote = self.dialect.quote.encode()
         if not self._joins or quote not in lines.data:
             return lines, b""
@@ -153,7 +154,10 @@ class CsvRows:
         return len(rest) < _LONGEST_RECORD and self.dialect.is_open(decoded(rest.rstrip(b"\r\n")))
 
     def _end_of_record(self, lines: Lines, first: int, odd: Any) -> int | None:
-        """The last line of a record that begins with a line; None if there is no such record."""
+        """Return the last line of a record that begins with a line.
+
+        None if there is no such record.
+        """
         for last in first + 1 + np.flatnonzero(odd[first + 1 :]):
             text = lines.data[lines.starts[first] : lines.ends[last]]
             if len(text) > _LONGEST_RECORD:
@@ -173,7 +177,7 @@ class CsvRows:
 
 
 def _odd_quotes(lines: Lines, quote: int, escaped: bool) -> Any:
-    """Which lines can begin or end within quotes: any, where an escaped one is no quote."""
+    """Return which lines can begin or end within quotes: any, where an escaped one is no quote."""
     places = np.flatnonzero(np.frombuffer(lines.data, np.uint8) == quote)
     counts = np.searchsorted(places, lines.ends) - np.searchsorted(places, lines.starts)
     return counts > 0 if escaped else counts % 2 == 1
@@ -185,12 +189,12 @@ def _has_line_break(records: Lines) -> Any:
 
 
 def has_only_returns(head: bytes) -> bool:
-    """Whether lines end with CR alone, as old programs write them."""
+    """Return True if lines end with CR alone, as old programs write them."""
     return b"\r" in head and b"\n" not in head
 
 
 def _blocks(path: Path, opened: Opener, encoding: str) -> Iterator[tuple[bytes, bool]]:
-    """The text in UTF-8, in blocks of complete lines, and whether a block is the last one."""
+    """Yield the text in UTF-8, in blocks of complete lines, and whether a block is the last one."""
     plain = encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
     decoder = codecs.getincrementaldecoder(encoding)(_BAD_CHARACTER)
     returns: bool | None = None

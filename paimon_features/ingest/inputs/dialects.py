@@ -27,7 +27,7 @@ _BOMS = (
 
 
 def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) -> InputSettings:
-    """The settings with what the beginning of a CSV file shows; entries in ``kept`` stay.
+    """Return the settings with what the beginning of a CSV file shows; entries in ``kept`` stay.
 
     Raises
     ------
@@ -76,7 +76,8 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
 
 
 def _are_no_rows(lines: list[str], settings: InputSettings) -> bool:
-    """Whether lines are before a header: rows of another number of fields are rejected instead."""
+    """Return True if lines are before a header: rows of another number of fields are rejected
+    instead."""
     widths = [len(_fields(line, settings)) if line.strip() else 0 for line in lines]
     if any(a == b > 1 for a, b in pairwise(width for width in widths if width)):
         return False
@@ -87,7 +88,8 @@ def _are_no_rows(lines: list[str], settings: InputSettings) -> bool:
 def _with_quotes(
     text: str, settings: InputSettings, kept: set[str], notes: list[str]
 ) -> tuple[InputSettings, int]:
-    """The quote, the escape and whether values have line breaks, by which most lines are rows.
+    """Return the quote, the escape and whether values have line breaks, by which most lines are
+    rows.
 
     Also returns how many lines are in no row.
     """
@@ -131,7 +133,8 @@ def _width(data: bytes, settings: InputSettings) -> int:
 
 
 def _is_around_values(data: bytes, mark: str, settings: InputSettings) -> bool:
-    """Whether all values of a column are within a pair of marks, with nothing else in the way."""
+    """Return True if all values of a column are within a pair of marks, with nothing else in the
+    way."""
     dialect = dialect_of(settings)
     lines = [line.decode("utf-8", "replace").rstrip("\r") for line in data.split(b"\n", 201)[1:201]]
     rows = [fields for fields in map(dialect.split, lines) if fields and len(fields) > 1]
@@ -197,7 +200,8 @@ def _fields(line: str, settings: InputSettings) -> list[str]:
 
 
 def _without_header(text: str, settings: InputSettings) -> bool:
-    """Whether the first line has a number or an empty field: names of columns are neither."""
+    """Return True if the first line has a number or an empty field: names of columns are
+    neither."""
     lines = text.splitlines()[settings.skip :]
     fields = _fields(lines[0], settings) if lines else []
     data = [f for f in fields if not f.strip() or re.fullmatch(r"[+-]?[0-9][0-9.,:/ -]*", f)]

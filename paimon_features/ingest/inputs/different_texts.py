@@ -22,7 +22,7 @@ class DifferentTexts:
 
     @classmethod
     def of(cls, column: pa.ChunkedArray, without: tuple[str, ...] = ()) -> DifferentTexts:
-        """All texts of a column but those ``without`` a value."""
+        """Return all texts of a column but those ``without`` a value."""
         bare = pc.utf8_trim_whitespace(column.cast(pa.string()).drop_null())
         counted = pc.value_counts(bare.combine_chunks())
         values, counts = counted.field("values"), counted.field("counts").to_numpy()
@@ -32,7 +32,7 @@ class DifferentTexts:
         return cls(values.filter(kept), counts[np.asarray(kept)])
 
     def share(self, flags: Any) -> float:
-        """The share of rows whose text has a flag; 0 without rows."""
+        """Return the share of rows whose text has a flag; 0 without rows."""
         total = int(self.counts.sum())
         return float(self.counts[np.asarray(flags)].sum()) / total if total else 0.0
 
@@ -43,7 +43,7 @@ class DifferentTexts:
         return bool(pc.all(self.match(pattern)).as_py())
 
     def are_mostly(self, flags: Any) -> bool:
-        """Whether all but a few rows, and at least two texts or all, have a flag."""
+        """Return True if all but a few rows, and at least two texts or all, have a flag."""
         known = int(np.asarray(flags).sum())
         enough = known >= min(2, len(self.bare)) and known > 0
         return enough and self.share(flags) >= 1 - MOST_WRONG

@@ -59,7 +59,7 @@ def open_iceberg(folder: Path) -> pa.RecordBatchReader:
 
 
 def newest_metadata(folder: Path) -> Path:
-    """The metadata of a table's last version: ``v10`` and ``00010-...`` are after ``v9``.
+    """Return the metadata of a table's last version: ``v10`` and ``00010-...`` are after ``v9``.
 
     Of several files of one version (a commit that failed) the one that was updated last.
     """
@@ -105,7 +105,7 @@ def _folder_files(folder: Path) -> Any:
             return PyArrowFile(location, str(path), pa_fs.LocalFileSystem())
 
         def _path(self, location: str) -> Path:
-            """The file, which is in the folder; symbolic links are followed first."""
+            """Return the file, which is in the folder; symbolic links are followed first."""
             text = _LOCAL.sub("", location, count=1)
             inside = text.removeprefix(f"{self.location}/")
             if self.location and inside != text:  # also of a table that was copied here

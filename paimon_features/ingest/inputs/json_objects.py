@@ -96,7 +96,7 @@ class ObjectBatches:
 def read_objects(
     path: Path, opened: Opener, on_unreadable: OnUnreadable
 ) -> Iterator[dict[str, Any]]:
-    """The objects of a file; lines that are none go to ``on_unreadable``.
+    """Return the objects of a file; lines that are none go to ``on_unreadable``.
 
     A file named ``.jsonl`` or ``.ndjson``, or whose first line is an object, has one a line.
     """
@@ -126,7 +126,7 @@ def _of_lines(path: Path, opened: Opener, on_unreadable: OnUnreadable) -> Iterat
 
 
 def _of_array(path: Path, opened: Opener) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON array, or one after another, in bounded memory."""
+    """Yield the objects of a JSON array, or one after another, in bounded memory."""
     with (
         opened(path) as file,
         io.TextIOWrapper(io.BufferedReader(ReadableFile(file)), "utf-8-sig") as text,

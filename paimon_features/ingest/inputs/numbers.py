@@ -33,7 +33,7 @@ _REST: tuple[tuple[str, str], ...] = ((",", "."), (",", " "), (".", " "), (".", 
 
 
 def with_entries(settings: InputSettings, name: str, **entries: Any) -> InputSettings:
-    """The settings with entries of one column of the source."""
+    """Return the settings with entries of one column of the source."""
     own = {**settings.by_column.get(name, {}), **entries}
     return replace(settings, by_column={**settings.by_column, name: own})
 
@@ -138,7 +138,8 @@ def _about(style: tuple[str, str], what: str) -> str:
 def number_type(
     values: DifferentTexts, settings: InputSettings, *, is_key: bool
 ) -> tuple[DataType, int | None, list[str], pa.Array] | None:
-    """The type of texts that are numbers, their decimals, notes and numbers; None for others.
+    """Return the type of texts that are numbers, their decimals, notes and numbers; None for
+    others.
 
     All digits of each number are kept: as Int64, Float64, a decimal, or else as texts. ``is_key``:
     equal numbers are one entity, so nothing but integers is a number.
@@ -195,7 +196,7 @@ def _fractions(
 
 
 def _are_doubles(texts: pa.Array) -> bool:
-    """Whether texts of many digits are those of doubles, which may be written so."""
+    """Return True if texts of many digits are those of doubles, which may be written so."""
     return all(
         len(re.sub(r"[eE].*|[^0-9]", "", text).strip("0")) <= 17 for text in texts.to_pylist()
     )

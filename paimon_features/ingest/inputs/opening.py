@@ -81,13 +81,13 @@ class OpenedInput:
     """Keys of JSON whose values were lists or objects; they are texts here."""
 
     def take_unreadable(self) -> list[UnreadableRow]:
-        """The rows that could not be split since the last call."""
+        """Return the rows that could not be split since the last call."""
         taken, self.unreadable = self.unreadable, []
         return taken
 
 
 def form_of(path: Path) -> str | None:
-    """The form of a file or of a folder that is a table; None if it is none of them.
+    """Return the form of a file or of a folder that is a table; None if it is none of them.
 
     >>> form_of(Path("a.csv.gz")), form_of(Path("b.PARQUET")), form_of(Path("c.xlsx"))
     ('CSV', 'Parquet', None)
@@ -116,7 +116,7 @@ def expected_forms() -> str:
 
 
 def checked_form(path: Path) -> str:
-    """The form of an input that exists; ConfigurationError otherwise."""
+    """Return the form of an input that exists; ConfigurationError otherwise."""
     if not path.exists():
         near = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
         from paimon_features.core.suggestions import did_you_mean
@@ -164,7 +164,10 @@ def open_input(path: Path, settings: InputSettings) -> OpenedInput:
 
 
 def _readable(batch: pa.RecordBatch, opened: OpenedInput) -> pa.RecordBatch:
-    """The rows whose texts are UTF-8; the others are unreadable, as ``ingest`` rejects them."""
+    """Return the rows whose texts are UTF-8.
+
+    The others are unreadable, as ``ingest`` rejects them.
+    """
     texts = {
         name: column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -227,7 +230,7 @@ def text_bytes(path: Path) -> Iterator[Any]:
 
 
 def identity_of(path: Path) -> str:
-    """What ``ingest`` remembers an input by: the hash of a file, the version of a table."""
+    """Return what ``ingest`` remembers an input by: the hash of a file, the version of a table."""
     form = checked_form(path)
     if form not in TABLES:
         with path.open("rb") as file:
@@ -240,7 +243,7 @@ def identity_of(path: Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files of a table's folder."""
+    """Return the bytes of a file, or of all files of a table's folder."""
     if path.is_dir():
         return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
     return path.stat().st_size
@@ -250,7 +253,8 @@ def size_of(path: Path) -> int:
 
 
 def csv_header(path: Path, settings: InputSettings) -> list[str]:
-    """The names of the columns of a CSV file: its header, ``names``, or column_1, column_2, ..."""
+    """Return the names of the columns of a CSV file: its header, ``names``, or column_1, column_2,
+    ..."""
     if settings.names:
         return list(settings.names)
     with text_bytes(path) as file:
@@ -351,7 +355,7 @@ def _open_arrow(path: Path, settings: InputSettings) -> OpenedInput:
 
 
 def _checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches in parts: Arrow files may say anything of their rows, offsets and views."""
+    """Yield the batches in parts: Arrow files may say anything of their rows, offsets and views."""
     for batch in batches:
         batch.validate()
         if batch.num_rows >= 1 << 31:

@@ -10,7 +10,7 @@ _PIECE_BYTES = 64 << 20
 
 
 def pieces(rows: Iterable[_Row], most: int) -> Iterator[list[_Row]]:
-    """The rows in lists of at most ``most`` rows, and about 64 MiB of texts.
+    """Yield the rows in lists of at most ``most`` rows, and about 64 MiB of texts.
 
     >>> list(pieces([{"a": 1}, {"a": 2}, {"a": 3}], 2))
     [[{'a': 1}, {'a': 2}], [{'a': 3}]]

@@ -188,12 +188,12 @@ def profile_parts(
     event_time: str | None = None,
     sample_rows: int = SAMPLE_ROWS,
 ) -> Iterator[InputProfile]:
-    """The profile, for ``read_apart``."""
+    """Yield the profile, for ``read_apart``."""
     yield profile_input(path, given, kept, event_time=event_time, sample_rows=sample_rows)
 
 
 def take_sample(opened: OpenedInput, rows: int) -> tuple[pa.Table, bool]:
-    """The first rows, and whether these are all."""
+    """Return the first rows, and whether these are all."""
     batches: list[pa.RecordBatch] = []
     count = size = 0
     complete = True
@@ -261,7 +261,7 @@ def _column(
 
 
 def _shown(values: pa.ChunkedArray) -> str:
-    """The first value as a text."""
+    """Return the first value as a text."""
     try:
         return str(values[0].as_py())
     except (OverflowError, ValueError):  # a time that Python does not have
@@ -388,7 +388,8 @@ def _time_of(forms: list[str], settings: InputSettings) -> _Typed:
 
 
 def _unit(column: pa.ChunkedArray) -> str | None:
-    """The unit in which all numbers are times between 1990 and 2100, None if there is none."""
+    """Return the unit in which all numbers are times between 1990 and 2100, None if there is
+    none."""
     known = column.drop_null()
     if not len(known):
         return None
@@ -481,7 +482,7 @@ def _choose_time(
 def _times(
     column: pa.ChunkedArray, chosen: InputColumnProfile, settings: InputSettings
 ) -> pa.Array:
-    """The event times of the sample in milliseconds, null where there is none."""
+    """Return the event times of the sample in milliseconds, null where there is none."""
     cells = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     columns = {chosen.field: (chosen.name, Int64)}
     with CellConverter(settings, columns, {chosen.field}) as converter:
@@ -497,7 +498,7 @@ def _times(
 
 
 def _plain(name: str) -> str:
-    """A name in plain letters: Ünïcode is unicode, TotalPrice total_price."""
+    """Return a name in plain letters: Ünïcode is unicode, TotalPrice total_price."""
     letters = "".join(
         c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
     )
@@ -542,14 +543,14 @@ def _role(column: InputColumnProfile, rows: int) -> InputColumnProfile:
 
 
 def strength(column: InputColumnProfile) -> tuple[float, ...]:
-    """How likely a key is the entity: by its name, and by several events of a value."""
+    """Return how likely a key is the entity: by its name, and by several events of a value."""
     several = 1.0 if column.per_value >= 1.2 and column.distinct >= 2 else 0.0
     named = 2.0 if _STRONG.search(column.name) else 1.0 if column.name.endswith("_id") else 0.0
     return (several, named, -float(column.nulls), float(column.distinct))
 
 
 def iter_roles(profile: InputProfile) -> Iterator[InputColumnProfile]:
-    """The columns that can be an entity's key, the likeliest first."""
+    """Yield the columns that can be an entity's key, the likeliest first."""
     keys = profile.of_role("key")
     yield from sorted(keys, key=strength, reverse=True)
     texts = [c for c in profile.of_role("other", "category") if c.type == String]

@@ -34,7 +34,7 @@ def rejected_notes(
     columns: Sequence[InputColumnProfile],
     unreadable: Sequence[UnreadableRow],
 ) -> list[str]:
-    """A note for each reason for which ``ingest`` would reject rows of a sample."""
+    """Return a note for each reason for which ``ingest`` would reject rows of a sample."""
     used = [c for c in columns if c.type is not None]
     schema = {c.name: c.type for c in used if c.type is not None}
     time = next(c for c in used if c.role == "event time")

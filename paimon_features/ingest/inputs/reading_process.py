@@ -61,7 +61,7 @@ def read_apart(
     on_rows: Callable[[int], None] = lambda _: None,
     limits: ReadingLimits = LIMITS,
 ) -> Iterator[Any]:
-    """The items of ``parts(*arguments)``, a function of a module, computed in a process.
+    """Yield the items of ``parts(*arguments)``, a function of a module, computed in a process.
 
     ``on_rows`` receives what it reports by ``progressed``.
 

@@ -43,7 +43,10 @@ class Rfc3339Times:
 
 
 def rfc3339_times(values: DifferentTexts) -> Rfc3339Times | None:
-    """What is common to texts of which all but a few are times to ``ingest``; None for others."""
+    """Return what is common to texts of which all but a few are times to ``ingest``.
+
+    None for others.
+    """
     like = values.match("^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ TtZz]|$)")
     if not values.are_mostly(like):
         return None
@@ -59,7 +62,7 @@ def rfc3339_times(values: DifferentTexts) -> Rfc3339Times | None:
 
 
 def find_formats(values: DifferentTexts, parser: TimeTexts, given: Sequence[str] = ()) -> list[str]:
-    """The formats of which all but a few rows are, the likeliest first.
+    """Return the formats of which all but a few rows are, the likeliest first.
 
     The fewest broken rows; of day and month, the order in which the rows ascend, then the day.
     """

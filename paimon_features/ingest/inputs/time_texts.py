@@ -57,7 +57,7 @@ class TimeTexts:
         return in_zone(values, self.zone)
 
     def matching(self, cells: pa.Array, forms: Sequence[str]) -> list[str]:
-        """The forms of which at least one text is, without a closer look."""
+        """Return the forms of which at least one text is, without a closer look."""
         counts = ", ".join(f"count({_parsed(f)}) AS c{n}" for n, f in enumerate(forms))
         rows = pa.table({"t": cells.cast(pa.string())})
         found = self._query(rows, f"SELECT {counts} FROM __texts")
@@ -71,7 +71,7 @@ class TimeTexts:
 
 
 def _parsed(form: str) -> str:
-    """SQL of the time of the text ``t``."""
+    """Return SQL of the time of the text ``t``."""
     text = "trim(t)"
     if form.endswith("%z"):
         text = f"regexp_replace({text}, '[zZ]$', '+00:00')"
@@ -84,7 +84,10 @@ def _parsed(form: str) -> str:
 
 
 def naive_times(cells: pa.Array) -> pa.Array:
-    """The times of texts of RFC 3339 without an offset, ``timestamp[us]``; null for all others."""
+    """Return the times of texts of RFC 3339 without an offset, ``timestamp[us]``.
+
+    Null for all others.
+    """
     bare = pc.utf8_trim_whitespace(cells)
     naive = pc.match_substring_regex(bare, _NAIVE)
     made = text_values(pc.if_else(naive, bare, pa.scalar(None, pa.string())), Timestamp)
@@ -101,7 +104,7 @@ def in_zone(cells: pa.Array, zone: str) -> pa.Array:
 
 
 def swapped(form: str) -> str | None:
-    """The format with day and month in the other order, None if they cannot be confused.
+    """Return the format with day and month in the other order, None if they cannot be confused.
 
     >>> swapped("%d/%m/%Y %H:%M"), swapped("%Y%m%d"), swapped("%d %b %Y")
     ('%m/%d/%Y %H:%M', None, None)
@@ -143,7 +146,8 @@ class DateOrders:
         self._used, self._decided = used or self._used, True
 
     def parse(self, parser: TimeTexts, cells: pa.Array, is_day: bool) -> tuple[pa.Array, pa.Array]:
-        """Times, null where a text is of no given format or not certain, and which are not."""
+        """Return times, null where a text is of no given format or not certain, and which are
+        not."""
         ticks: dict[str, Any] = {}
         found: dict[str, Any] = {}
         failed = np.asarray(cells.is_valid())

@@ -30,7 +30,7 @@ _BATCH_ROWS = 131_072
 def without_duplicates(
     lake: Lake, source: EventSource, run: IngestRun, judged: Iterator[Judged], folder: Path
 ) -> Iterator[Judged]:
-    """The rows of ``judged``, duplicates rejected; events come after all rejected rows.
+    """Yield the rows of ``judged``, duplicates rejected; events come after all rejected rows.
 
     Of the rows of one id, the first by time, other columns and file is the event, so that a run
     that is finished after a crash, by any engine, chooses the same one. Rows are spilled below
@@ -63,7 +63,7 @@ def without_duplicates(
 
 
 def _known(lake: Lake, source: EventSource, run: IngestRun) -> Iterator[pa.RecordBatch]:
-    """The ids that arrived within the horizon, without those of this run (after a crash)."""
+    """Yield the ids that arrived within the horizon, without those of this run (after a crash)."""
     ids = identity_columns(source.event_id or "", source.retraction, source.schema)
     assert run.time_ms is not None
     since_ms = run.time_ms - (source.horizon_ms or 0)

@@ -164,7 +164,7 @@ class LocalIngestJob:
     def _converted(
         self, groups: Sequence[FileGroup], run: IngestRun, doing: str
     ) -> Iterator[Judged]:
-        """The rows of all files in order, converted by several threads."""
+        """Yield the rows of all files in order, converted by several threads."""
         waiting: deque[Future[tuple[int, list[Judged]]]] = deque()
         with ThreadPoolExecutor(self.threads, "ingest") as pool:
 
@@ -193,7 +193,7 @@ class LocalIngestJob:
 
 
 def _rows_of(groups: Sequence[FileGroup]) -> int | None:
-    """The rows of all files; None if there is one that does not say."""
+    """Return the rows of all files; None if there is one that does not say."""
     files = [file for group in groups for file in group.files]
     if any(file.format != "parquet" for file in files):
         return None

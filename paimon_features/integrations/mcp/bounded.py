@@ -15,7 +15,7 @@ _MAX_ITEMS = (1_000, 300, 100, 30, 10, 3)
 
 
 def bounded(document: dict[str, Any], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The document with lists and texts cut so that its JSON has at most ``max_bytes``.
+    """Return the document with lists and texts cut so that its JSON has at most ``max_bytes``.
 
     Lists keep their first items; ``truncated`` maps the path of each list that was cut to the
     number of its items. A document that fits is returned unchanged.

@@ -128,7 +128,7 @@ class FeatureTools:
         )
 
     def describe(self, name: str, *, rights: Rights = ANYBODY) -> Document:
-        """The definitions of that name: features with types and windows, lineage, versions.
+        """Return the definitions of that name: features with types and windows, lineage, versions.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class FeatureTools:
         *,
         rights: Rights = ANYBODY,
     ) -> Document:
-        """What an entity's features of a view are computed from, see ``serving.explain``.
+        """Return what an entity's features of a view are computed from, see ``serving.explain``.
 
         Raises
         ------
@@ -239,7 +239,7 @@ class FeatureTools:
         return bounded(explain(current.definitions.fetcher, view, entity, at_ms, features))
 
     def plan(self, *, rights: Rights = ANYBODY) -> Document:
-        """What ``paimon-features apply`` would change: ``changes`` and ``is_empty``.
+        """Return what ``paimon-features apply`` would change: ``changes`` and ``is_empty``.
 
         Raises
         ------

@@ -54,7 +54,7 @@ AsOf = Annotated[
 
 
 def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]:
-    """The server with all tools; with ``port``, for HTTP, where tokens are checked.
+    """Return the server with all tools; with ``port``, for HTTP, where tokens are checked.
 
     Raises
     ------
@@ -189,7 +189,7 @@ class FileTokenVerifier:
         self._tokens = Tokens(path)
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """The holder and the rights of a token; None for one that is not in the file."""
+        """Return the holder and the rights of a token; None for one that is not in the file."""
         stamp = stamp_of(self._path)
         if stamp != self._stamp:
             self._tokens, self._stamp = Tokens(self._path), stamp
@@ -201,7 +201,7 @@ class FileTokenVerifier:
 
 
 def _rights() -> Rights:
-    """The rights of the request that is being answered."""
+    """Return the rights of the request that is being answered."""
     token = get_access_token()
     if token is None:
         return ANYBODY
@@ -211,7 +211,7 @@ def _rights() -> Rights:
 
 
 def _answer(tools: FeatureTools, tool: Callable[[Rights], Mapping[str, Any]]) -> CallToolResult:
-    """The document of a tool as text and as structured content; our errors for the model."""
+    """Return the document of a tool as text and as structured content; our errors for the model."""
     try:
         rights = _rights()
         tools.admit(rights)

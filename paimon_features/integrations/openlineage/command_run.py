@@ -189,7 +189,7 @@ def user_configuration(environ: Mapping[str, str]) -> str | None:
 
 
 def _transport(config: ProjectConfig) -> dict[str, Any] | None:
-    """The transport of ``[lineage] openlineage``; None: as the library finds it."""
+    """Return the transport of ``[lineage] openlineage``; None: as the library finds it."""
     where = config.openlineage
     if where is None:
         return None
@@ -207,7 +207,7 @@ def _transport(config: ProjectConfig) -> dict[str, Any] | None:
 
 
 def _job_name(command: str, params: Mapping[str, Any]) -> str:
-    """The command, and what it is about: ``backfill.customer_spend``."""
+    """Return the command, and what it is about: ``backfill.customer_spend``."""
     about = params.get("view") or params.get("source") or params.get("name")
     if about is None and isinstance(params.get("config"), Path):
         about = params["config"].stem

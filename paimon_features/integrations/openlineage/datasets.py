@@ -40,7 +40,7 @@ Datasets = tuple[list[LineageDataset], list[LineageDataset]]
 
 
 def command_datasets(project: Project, command: str, params: Params) -> Datasets:
-    """The inputs and outputs of a command with these parameters, as they are now.
+    """Return the inputs and outputs of a command with these parameters, as they are now.
 
     A command that is not known has none. Inputs and outputs are in the order of the definitions.
 
@@ -59,7 +59,7 @@ class _DatasetReader:
         self.project = project
 
     def table(self, name: str, columns: Columns | None = None) -> LineageDataset:
-        """A table of the lake, which need not exist yet."""
+        """Return a table of the lake, which need not exist yet."""
         lake = self.project.lake
         path = lake.path(name)
         parts = urlsplit(path)
@@ -82,7 +82,7 @@ class _DatasetReader:
         )
 
     def file(self, path: str | Path) -> LineageDataset:
-        """A file, folder or pattern that a command was given."""
+        """Return a file, folder or pattern that a command was given."""
         parts = urlsplit(str(path))
         if parts.netloc:
             place = f"{parts.scheme}://{parts.hostname}"
@@ -90,13 +90,14 @@ class _DatasetReader:
         return LineageDataset("file", str(Path(path).absolute()), "file")
 
     def topic(self, name: str, brokers: str | None) -> LineageDataset:
-        """A topic of Kafka."""
+        """Return a topic of Kafka."""
         given = brokers or KafkaSettings.of(self.project.config.kafka, self.project.root).brokers
         first = str(given).split(",")[0].strip()
         return LineageDataset(f"kafka://{first}", name, f"kafka://{first}")
 
     def tiles(self, view: CompiledView, generation: int | None = None) -> LineageDataset:
-        """The tile table of a view: of a generation, by default the active one, or the newest."""
+        """Return the tile table of a view: of a generation, by default the active one, or the
+        newest."""
         events = self.table(view.source.table)
         if generation is None:
             records = generations.load(self.project.lake, view.name)
@@ -111,7 +112,8 @@ class _DatasetReader:
         return self.table(view.table(generation), columns)
 
     def online(self, view: CompiledView) -> LineageDataset:
-        """The records of a view in the online store: its features, by the partials of the tiles."""
+        """Return the records of a view in the online store: its features, by the partials of the
+        tiles."""
         tiles = self.tiles(view)
         place = self.project.online_settings.where
         return LineageDataset(
@@ -123,7 +125,8 @@ class _DatasetReader:
         )
 
     def features(self, features: str | Iterable[str]) -> tuple[list[LineageDataset], Columns]:
-        """The tables behind features, and for the column of each what it is computed from."""
+        """Return the tables behind features, and for the column of each what it is computed
+        from."""
         texts = [features] if isinstance(features, str) else list(features)
         selection = Selection.of(self.project.refs(texts))
         inputs: dict[str, LineageDataset] = {}
@@ -148,7 +151,7 @@ class _DatasetReader:
 def _of_events(
     events: LineageDataset, view: CompiledView, columns: Iterable[str]
 ) -> tuple[tuple[LineageDataset, str], ...]:
-    """Columns of an expression; the times of a tile come from the event time."""
+    """Return columns of an expression; the times of a tile come from the event time."""
     named = {name if name in view.source.schema else view.source.event_time for name in columns}
     return tuple((events, name) for name in sorted(named))
 

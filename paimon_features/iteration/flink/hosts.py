@@ -158,7 +158,10 @@ def end_with_state_channel() -> None:
 
 
 def is_worker() -> bool:
-    """Whether Flink started this process for Python functions; not the caller of a local job."""
+    """Return True if Flink started this process for Python functions.
+
+    Not the caller of a local job.
+    """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == WORKER_MODULE
 

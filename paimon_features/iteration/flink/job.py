@@ -376,7 +376,7 @@ def _output(sink: Sink) -> IterationOutput:
 
 
 def _written(output: IterationOutput) -> str:
-    """What an output writes, as ``status`` shows it."""
+    """Return what an output writes, as ``status`` shows it."""
     if isinstance(output, PaimonTable):
         return output.table
     return str(output.folder) if isinstance(output, FileOutput) else type(output).__name__

@@ -92,7 +92,8 @@ class SinkOutput:
 
 
 def _in_order(path: Path) -> tuple[str, str, int]:
-    """The folder (an hour), the writer, and the number of a file: the tenth is after the second.
+    """Return the folder (an hour), the writer, and the number of a file: the tenth is after the
+    second.
 
     >>> names = ["02/part-5a6f-10", "02/part-5a6f-2", "01/part-5a6f-11"]
     >>> [str(path) for path in sorted(map(Path, names), key=_in_order)]

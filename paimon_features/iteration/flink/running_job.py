@@ -239,7 +239,7 @@ class RunningIteration:
             time.sleep(POLL_S if isinstance(self._job_state, Path) else REMOTE_POLL_S)
 
     def _path(self, uri: str) -> FilePath:
-        """A folder of this job by the address that Flink reports."""
+        """Return a folder of this job by the address that Flink reports."""
         if isinstance(self._job_state, Path):
             return Path(unquote(urlsplit(uri).path))
         return RemotePath(self._job_state.storage, uri.rstrip("/"))

@@ -63,8 +63,8 @@ def _values(source: CollectionSource, node: int, keys: Sequence[int]) -> list[tu
 
 
 def _splits(source: SnapshotSource, node: int, keys: Sequence[int]) -> list[tuple[int, bytes]]:
-    """A split is one element of a Flink source: a checkpoint contains which splits are read, and
-    waits for the current one."""
+    """Return a split is one element of a Flink source: a checkpoint contains which splits are read,
+    and waits for the current one."""
     plan = source.plan.part()
     return [
         (key, pack(SourceSplits(node, plan, (split,), source.block_rows)))

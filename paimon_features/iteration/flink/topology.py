@@ -283,7 +283,8 @@ def keyed_union(streams: Sequence[Any]) -> KeyedStream:
 
 
 def restarting_sources(stream: DataStream) -> list[str]:
-    """The sources of a stream that begin again after a failure, such as pyflink's collections."""
+    """Return the sources of a stream that begin again after a failure, such as pyflink's
+    collections."""
     from pyflink.java_gateway import get_gateway
     from pyflink.util.java_utils import is_instance_of
 

@@ -19,7 +19,7 @@ from paimon_features.lake.specs import INGEST_TIME_MS
 
 
 def identity_columns(event_id: str, retraction: str | None, schema: Mapping[str, Any]) -> list[str]:
-    """The columns that identify duplicates.
+    """Return the columns that identify duplicates.
 
     A retraction has the id of its event, and each occurs once. (With the row kinds of a change
     log there is no event id, see ``EventSource``.)
@@ -35,7 +35,7 @@ def duplicates(
     requested: Bools,
     since_ms: int,
 ) -> Bools:
-    """Which of the ``requested`` rows are duplicates.
+    """Return which of the ``requested`` rows are duplicates.
 
     Only ids ingested after ``since_ms`` (exclusive) count; files of the events table without any of
     them are not opened.

@@ -59,7 +59,7 @@ class Verdict:
         self.bad |= rows
 
     def counts(self) -> dict[str, int]:
-        """The number of rejected rows by reason, sorted by reason."""
+        """Return the number of rejected rows by reason, sorted by reason."""
         found = Counter(self.reason[row] for row in np.flatnonzero(self.bad))
         return dict(sorted((reason, count) for reason, count in found.items() if reason))
 
@@ -124,7 +124,7 @@ def judge(
 
 
 def _within_years(times: pa.Array) -> tuple[pa.Array, Bools]:
-    """The times, null where one is outside the years 1 to 9999, and where that is."""
+    """Return the times, null where one is outside the years 1 to 9999, and where that is."""
     # a day as milliseconds, without an overflow
     ms = (
         pc.multiply(times.cast(pa.int32()).cast(pa.int64()), DAY_MS)
@@ -146,7 +146,7 @@ def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> tuple[pa.Array, Bools]:
-    """The values as ``kind``, null where one does not fit, and where that is."""
+    """Return the values as ``kind``, null where one does not fit, and where that is."""
     try:
         return conform(array, kind, event_time=event_time), np.zeros(len(array), np.bool_)
     except _NO_CAST:

@@ -74,14 +74,14 @@ def delete_consumer(lake: Lake, name: str, consumer: str) -> None:
 
 
 def consumers(lake: Lake, name: str) -> dict[str, int]:
-    """All consumers of a table with the first snapshot that each retains."""
+    """Return all consumers of a table with the first snapshot that each retains."""
     ids = lake.table(name).consumer_manager().list_all_ids()
     held = {consumer: _held(lake, name, consumer) for consumer in ids}
     return {consumer: first for consumer, first in held.items() if first is not None}
 
 
 def following(lake: Lake, name: str, consumer: str) -> int | None:
-    """The first snapshot that one consumer retains, None if it does not exist."""
+    """Return the first snapshot that one consumer retains, None if it does not exist."""
     return _held(lake, name, _checked(consumer))
 
 
@@ -91,7 +91,7 @@ def reset_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> 
 
 
 def _held(lake: Lake, name: str, consumer: str) -> int | None:
-    """The first snapshot that a consumer retains, None if it does not exist.
+    """Return the first snapshot that a consumer retains, None if it does not exist.
 
     Flink writes the file in place: an incomplete one is read again, and one left empty by a
     killed writer counts as retaining everything.

@@ -26,7 +26,7 @@ class LiveCache:
         return LiveCache, ()  # another process starts empty
 
     def get(self, key: Hashable, read: Callable[[list[str]], list[Any]]) -> list[Any]:
-        """The list for a key: a known one, or what ``read`` returns.
+        """Return the list for a key: a known one, or what ``read`` returns.
 
         ``read`` adds the paths of the files that it reads to the list that it is given.
         """
@@ -47,7 +47,7 @@ class LiveCache:
 
 
 def _stamps(paths: Sequence[str]) -> tuple[Hashable, ...] | None:
-    """What changes when one of the files does; None if one is missing."""
+    """Return what changes when one of the files does; None if one is missing."""
     try:
         found = [os.stat(path) for path in paths]
     except OSError:

@@ -33,7 +33,7 @@ def read_entries(
     keep: Callable[[int, int], bool] | None = None,
     paths: list[str] | None = None,
 ) -> list[Any]:
-    """The entries of a snapshot's live files, or of its delta.
+    """Return the entries of a snapshot's live files, or of its delta.
 
     ``keep`` takes bucket and number of buckets, and leaves files out, whose rows are not verified
     then. The ``paths`` of the files that are read are added to that list.
@@ -116,7 +116,7 @@ def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
 
 @functools.cache
 def _verified() -> type[Any]:
-    """The class, made when it is needed: pypaimon takes a second to import."""
+    """Return the class, made when it is needed: pypaimon takes a second to import."""
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 
     class Verified(ManifestFileManager):  # type: ignore[misc]

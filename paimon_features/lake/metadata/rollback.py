@@ -94,7 +94,7 @@ def _released(pin: str, release: tuple[str, ...]) -> bool:
 
 
 def is_automatic(tag: str) -> bool:
-    """Whether a tag has a name of Paimon's hourly tags.
+    """Return True if a tag has a name of Paimon's hourly tags.
 
     >>> is_automatic("2011-12-09 10"), is_automatic("training_churn")
     (True, False)

@@ -66,7 +66,10 @@ def _parse(text: str) -> Snapshot:
 
 
 def _read(lake: Lake, path: str, snapshot_id: int | None = None) -> Snapshot:
-    """The snapshot in a file; raises DamagedFileError for what is none, or of another number."""
+    """Return the snapshot in a file.
+
+    Raises DamagedFileError for what is none, or of another number.
+    """
     with metadata_damage(path, f"table {path.split('/')[-3]!r}"):
         found = _parse(lake.storage.read_text(path))
         if snapshot_id is not None and found.id != snapshot_id:
@@ -87,13 +90,13 @@ def _folder(lake: Lake, name: str) -> str:
 
 
 def snapshot_ids(lake: Lake, name: str) -> list[int]:
-    """The ids of all retained snapshots, ascending."""
+    """Return the ids of all retained snapshots, ascending."""
     lake.table(name)  # an unknown table is an error, not a table without snapshots
     return list(lake.snapshot_ids(name))
 
 
 def read_snapshot_file(lake: Lake, folder: str, snapshot_id: int) -> Snapshot | None:
-    """The snapshot in a table's snapshot folder, None if its file does not exist."""
+    """Return the snapshot in a table's snapshot folder, None if its file does not exist."""
     try:
         return _read(lake, f"{folder}/snapshot-{snapshot_id}", snapshot_id)
     except FileNotFoundError:
@@ -101,13 +104,13 @@ def read_snapshot_file(lake: Lake, folder: str, snapshot_id: int) -> Snapshot | 
 
 
 def earliest_snapshot_id(lake: Lake, name: str) -> int | None:
-    """The oldest retained snapshot (ignoring tags), None for an empty table."""
+    """Return the oldest retained snapshot (ignoring tags), None for an empty table."""
     ids = snapshot_ids(lake, name)
     return ids[0] if ids else None
 
 
 def latest_snapshot(lake: Lake, name: str) -> Snapshot | None:
-    """The newest snapshot, None for an empty table."""
+    """Return the newest snapshot, None for an empty table."""
     folder = _folder(lake, name)
     # the hint file may be outdated (rollback), so it is only the starting point
     try:
@@ -126,7 +129,7 @@ def latest_snapshot(lake: Lake, name: str) -> Snapshot | None:
 
 
 def tagged(lake: Lake, name: str) -> dict[str, Snapshot]:
-    """All tags with their snapshots, which outlive expiry."""
+    """Return all tags with their snapshots, which outlive expiry."""
     folder = f"{lake.path(name)}/tag"
     result = {}
     for entry in sorted(lake.storage.names(folder)):
@@ -137,7 +140,7 @@ def tagged(lake: Lake, name: str) -> dict[str, Snapshot]:
 
 
 def snapshot(lake: Lake, name: str, snapshot_id: int) -> Snapshot:
-    """The snapshot with this id; a tag keeps it readable after it has expired.
+    """Return the snapshot with this id; a tag keeps it readable after it has expired.
 
     Raises
     ------
@@ -151,7 +154,7 @@ def snapshot(lake: Lake, name: str, snapshot_id: int) -> Snapshot:
 
 
 def _of_number(lake: Lake, name: str, snapshot_id: int) -> Iterator[Snapshot]:
-    """The retained snapshot of this number, then those of tags."""
+    """Yield the retained snapshot of this number, then those of tags."""
     found = read_snapshot_file(lake, _folder(lake, name), snapshot_id)
     if found is not None:
         yield found
@@ -159,7 +162,7 @@ def _of_number(lake: Lake, name: str, snapshot_id: int) -> Iterator[Snapshot]:
 
 
 def pinned(lake: Lake, name: str, ref: SnapshotRef) -> Snapshot:
-    """The snapshot that somebody has pinned: a user, or an earlier run.
+    """Return the snapshot that somebody has pinned: a user, or an earlier run.
 
     Unlike ``snapshot``, which trusts that a number was found just now, it never returns another
     commit that has taken over the number.
@@ -206,7 +209,7 @@ def check_pin(lake: Lake, name: str, ref: SnapshotRef) -> None:
 
 
 def split_ref(ref: SnapshotRef) -> tuple[int, str | None]:
-    """The number and the commit of a reference, None for a plain number.
+    """Return the number and the commit of a reference, None for a plain number.
 
     >>> split_ref(12), split_ref("12@5b1c22d09a7e4f10")
     ((12, None), (12, '5b1c22d09a7e4f10'))
@@ -223,7 +226,10 @@ def split_ref(ref: SnapshotRef) -> tuple[int, str | None]:
 
 
 def _removed(lake: Lake, name: str, snapshot_id: int) -> str:
-    """When the last snapshot of this number was removed, as the end of a phrase; empty if never."""
+    """Return when the last snapshot of this number was removed, as the end of a phrase.
+
+    Empty if never.
+    """
     of_number = [r for r in lake.removals(name) if r.reuses(snapshot_id)]
     if not of_number:
         return ""
@@ -232,7 +238,7 @@ def _removed(lake: Lake, name: str, snapshot_id: int) -> str:
 
 
 def expired(lake: Lake, name: str, snapshot_id: int) -> SnapshotExpiredError:
-    """The error for a missing snapshot, listing the existing ones."""
+    """Return the error for a missing snapshot, listing the existing ones."""
     ids = snapshot_ids(lake, name)
     there = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none"
     tags = first_names([f"{s.id} ({tag})" for tag, s in tagged(lake, name).items()])
@@ -274,7 +280,7 @@ def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Sna
 
 
 def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
-    """The newest snapshot committed at or before ``time_ms``.
+    """Return the newest snapshot committed at or before ``time_ms``.
 
     None if the table had no commit at that time.
 

@@ -42,7 +42,7 @@ def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
 
 
 def training_tag(target: str, number: int) -> str:
-    """The tag of one of the snapshots that a training set has read of a table.
+    """Return the tag of one of the snapshots that a training set has read of a table.
 
     >>> training_tag("training_churn", 0), training_tag("training_churn", 1)
     ('training_churn', 'training_churn-1')
@@ -51,7 +51,7 @@ def training_tag(target: str, number: int) -> str:
 
 
 def training_tags(lake: Lake, name: str, target: str) -> list[str]:
-    """The tags of a table by which the training set ``target`` retains what it has read."""
+    """Return the tags of a table by which the training set ``target`` retains what it has read."""
     tags = tagged(lake, name) if lake.exists(name) else ()
     return [tag for tag in tags if tag == target or tag.startswith(f"{target}-")]
 

@@ -58,7 +58,7 @@ class FlinkJobHolder:
     client: ProcessHolder | None = None
 
     def liveness(self, near: bool = True) -> Liveness:
-        """Whether it is alive; without a response from the cluster it is.
+        """Return True if it is alive; without a response from the cluster it is.
 
         ``near`` is whether the holder was recorded on this machine: elsewhere ``localhost`` is
         another cluster.
@@ -81,7 +81,7 @@ class FlinkJobHolder:
         return "dead" if state in ENDED else "alive", f"it is {state}"
 
     def alive(self) -> tuple[bool, str]:
-        """Whether it is alive or may be, and the reason."""
+        """Return True if it is alive or may be, and the reason."""
         state, why = self.liveness()
         return state != "dead", why
 
@@ -245,13 +245,13 @@ def release(lake: Lake, table: str) -> LeaseRecord | None:
 
 
 def holder_of(lake: Lake, table: str) -> LeaseRecord | None:
-    """The record of a table's lease, whether or not its holder is alive; None if free."""
+    """Return the record of a table's lease, whether or not its holder is alive; None if free."""
     newest = _claims(lake, table).newest()
     return None if newest is None else _load(table, newest)
 
 
 def holders(lake: Lake) -> list[LeaseRecord]:
-    """All lease records by table name; the holders need not be alive."""
+    """Return all lease records by table name; the holders need not be alive."""
     folder, prefix = lake.side_folder / "leases", f"{lake.database}."
     names = sorted(path.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*"))
     records = (holder_of(lake, table) for table in names)
@@ -259,7 +259,7 @@ def holders(lake: Lake) -> list[LeaseRecord]:
 
 
 def state_of(lake: Lake, record: LeaseRecord) -> str:
-    """Whether the owner of a lease lives, in words.
+    """Return True if the owner of a lease lives, in words.
 
     Waits for up to two heartbeats of an owner that cannot be seen from here.
     """
@@ -273,7 +273,8 @@ def state_of(lake: Lake, record: LeaseRecord) -> str:
 
 
 def current_state(lake: Lake, record: LeaseRecord) -> tuple[str, str, int | None]:
-    """Whether the owner of a lease lives, the reason, and the time of its last heartbeat (UTC ms).
+    """Return True if the owner of a lease lives, the reason, and the time of its last heartbeat
+    (UTC ms).
 
     Unlike ``state_of`` it waits for nothing. The time is that of the file system, before the first
     heartbeat that of the claim; None where it is unknown.
@@ -290,7 +291,10 @@ def _current(own: Claims, record: LeaseRecord) -> Claim | None:
 
 
 def _unowned(lake: Lake, table: str) -> int | None:
-    """The number of the newest claim, once nobody owns the table; None if this process does."""
+    """Return the number of the newest claim, once nobody owns the table.
+
+    None if this process does.
+    """
     key = lake.lease_key(table)
     while held.fence(key) is None:
         own = _claims(lake, table)
@@ -307,7 +311,10 @@ def _number(claim: Claim | None) -> int:
 
 
 def _may_follow(own: Claims, newest: Claim, table: str, claimant: Holder) -> bool:
-    """Whether the owner of a claim is dead; False to look again. OwnershipError if it lives."""
+    """Return True if the owner of a claim is dead.
+
+    False to look again. OwnershipError if it lives.
+    """
     current = _load(table, newest)
     if current is None or current.holder == claimant:
         return True
@@ -384,7 +391,7 @@ def _release(table: str) -> Mapping[str, Any]:
 
 
 def _load(table: str, claim: Claim) -> LeaseRecord | None:
-    """The owner by a claim, None if it is a release; DamagedFileError if it is neither."""
+    """Return the owner by a claim, None if it is a release; DamagedFileError if it is neither."""
     if claim.is_release:
         return None
     raw = claim.content
@@ -407,7 +414,7 @@ def _load(table: str, claim: Claim) -> LeaseRecord | None:
 
 
 def _writer(claim: Claim) -> ProcessHolder | None:
-    """The process that created a claim and beats for it."""
+    """Return the process that created a claim and beats for it."""
     raw: Mapping[str, Any] | None = claim.content.get("writer")
     try:
         return None if raw is None else typed(ProcessHolder, raw)

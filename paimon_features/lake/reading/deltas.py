@@ -52,7 +52,7 @@ class DataFile:
     partition_days: int = 1
 
     def days(self, column: str) -> range | None:
-        """The days since 1970 of which it may have rows, by the day column of its partition.
+        """Return the days since 1970 of which it may have rows, by the day column of its partition.
 
         None if the table is not partitioned by that column.
         """
@@ -60,7 +60,7 @@ class DataFile:
         return None if first is None else range(first, first + self.partition_days)
 
     def overlaps(self, column: str, first: int, last: int) -> bool:
-        """Whether it may have rows of the days ``first`` to ``last``, both inclusive.
+        """Return True if it may have rows of the days ``first`` to ``last``, both inclusive.
 
         By the day column of its partition; true if the table is not partitioned by that.
         """
@@ -76,7 +76,7 @@ class Delta:
     files: tuple[DataFile, ...]
 
     def by_bucket(self) -> dict[int, list[DataFile]]:
-        """The files of each bucket, over all partitions."""
+        """Return the files of each bucket, over all partitions."""
         result: dict[int, list[DataFile]] = {}
         for file in self.files:
             result.setdefault(file.bucket, []).append(file)
@@ -84,7 +84,7 @@ class Delta:
 
 
 def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
-    """The delta of a snapshot, from its manifests; about 10 ms.
+    """Return the delta of a snapshot, from its manifests; about 10 ms.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
 def live_files(
     lake: Lake, name: str, snapshot_id: int, buckets: Iterable[int] | None = None
 ) -> list[DataFile]:
-    """The live files of a table at a snapshot, optionally of some buckets.
+    """Return the live files of a table at a snapshot, optionally of some buckets.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def live_files(
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
-    """The raw rows of a data file: partials, not merged values.
+    """Return the raw rows of a data file: partials, not merged values.
 
     Columns that are missing in the file's schema are null.
 
@@ -167,7 +167,8 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
 def read_batches(
     file: DataFile, columns: Sequence[str], batch_rows: int, insert_only: bool = True
 ) -> Iterator[pa.Table]:
-    """The rows of ``read_file`` in batches of ``batch_rows``, for files larger than memory."""
+    """Yield the rows of ``read_file`` in batches of ``batch_rows``, for files larger than
+    memory."""
     try:
         with file.storage.open_parquet(file.path, file.size) as parquet:
             _check_rows(file, parquet)
@@ -206,18 +207,19 @@ class RowChoice(Protocol):
         ...
 
     def may_have(self, least: Any, greatest: Any) -> bool:
-        """Whether a wanted row can have a value of the first of them between two, inclusive."""
+        """Return True if a wanted row can have a value of the first of them between two,
+        inclusive."""
         ...
 
     def rows_of(self, table: pa.Table) -> Ints:
-        """Positions of the wanted rows of a table of those columns, ascending."""
+        """Return positions of the wanted rows of a table of those columns, ascending."""
         ...
 
 
 def read_chosen(
     file: DataFile, columns: Sequence[str], batch_rows: int, choice: RowChoice
 ) -> Iterator[pa.Table]:
-    """The rows of ``read_batches`` that are chosen, and maybe others.
+    """Yield the rows of ``read_batches`` that are chosen, and maybe others.
 
     A row group without any of them is not decoded, by its statistics or by its keys. ``columns``
     include those of the choice.
@@ -265,7 +267,7 @@ def _chosen(
 
 
 def _may_have(group: pq.RowGroupMetaData, key: str, choice: RowChoice) -> bool:
-    """Whether a row group may have a chosen row, by its statistics."""
+    """Return True if a row group may have a chosen row, by its statistics."""
     for number in range(group.num_columns):
         column = group.column(number)
         if column.path_in_schema == key:
@@ -283,7 +285,7 @@ def _table_of(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _taken(table: pa.Table, rows: Ints) -> pa.Table:
-    """Some rows; all where that is cheaper than to take most of them."""
+    """Return some rows; all where that is cheaper than to take most of them."""
     return table if 2 * len(rows) > table.num_rows else take_rows(table, rows)
 
 
@@ -321,7 +323,7 @@ def _check_rows(file: DataFile, parquet: pq.ParquetFile) -> None:
 
 
 def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> list[str]:
-    """The columns to read of a file, and the row kind."""
+    """Return the columns to read of a file, and the row kind."""
     found = [column for column in columns if column in there]
     return [*found, VALUE_KIND] if insert_only and VALUE_KIND in there else found
 

@@ -102,7 +102,8 @@ def scrub_table(
 
 
 def scrub_side_folder(lake: Lake) -> list[Damage]:
-    """The JSON records next to the tables, and their marks, that are not what was written."""
+    """Return the JSON records next to the tables, and their marks, that are not what was
+    written."""
     found = []
     folders = [lake.path(SIDE_FOLDER), *(f"{lake.path(t)}/{SIDE_FOLDER}" for t in lake.list())]
     marks = [
@@ -165,7 +166,7 @@ class _Scrub:
         return None
 
     def _unexpired(self) -> Iterator[Damage]:
-        """The damages without those of snapshots that have all expired meanwhile."""
+        """Yield the damages without those of snapshots that have all expired meanwhile."""
         try:
             there = self._retained()
         except PaimonFeaturesError:  # a damaged tag
@@ -250,7 +251,7 @@ class _Scrub:
         return _DataFile(entry, path, number)
 
     def _list(self, name: str, number: int) -> Iterator[Any]:
-        """The entries of the manifests of a list."""
+        """Yield the entries of the manifests of a list."""
         for manifest in self._read_list(name, number):
             yield from self.entries[manifest]
 
@@ -406,7 +407,7 @@ def _identity(entry: Any) -> tuple[Any, ...]:
 
 
 def _ascending(columns: list[pa.Array]) -> bool:
-    """Whether rows are in ascending order of several columns, without nulls."""
+    """Return True if rows are in ascending order of several columns, without nulls."""
     count = len(columns[0])
     undecided = np.ones(max(0, count - 1), np.bool_)
     for column in columns:

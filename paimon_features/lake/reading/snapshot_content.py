@@ -119,7 +119,8 @@ class Content:
 def read_content(
     lake: Lake, name: str, snapshot_id: int, statistics: Collection[str] = ()
 ) -> Content:
-    """The files of a snapshot and how to read them; ``statistics`` are columns to read bounds of.
+    """Return the files of a snapshot and how to read them; ``statistics`` are columns to read
+    bounds of.
 
     Rows that are not visible to readers are excluded: level 0 files of tables with deletion vectors
     or the first-row engine, and postponed buckets.
@@ -183,7 +184,7 @@ def read_content(
 
 
 def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile]) -> Content:
-    """A content with some files of an append table, such as those of one commit.
+    """Return a content with some files of an append table, such as those of one commit.
 
     Raises
     ------
@@ -220,7 +221,7 @@ def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile
 
 
 def deleted_rows(lake: Lake, name: str, file: ContentFile) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The row numbers deleted by a file's deletion vector, ascending.
+    """Return the row numbers deleted by a file's deletion vector, ascending.
 
     Raises
     ------
@@ -241,7 +242,7 @@ def deleted_rows(lake: Lake, name: str, file: ContentFile) -> np.ndarray[Any, np
 
 
 def merge_rules(lake: Lake, name: str) -> MergeRules:
-    """The merge rules of a table, from its options.
+    """Return the merge rules of a table, from its options.
 
     Raises
     ------
@@ -337,7 +338,7 @@ def _fields(table: Any, schema_id: int) -> dict[int, SchemaField]:
 
 
 def in_commit_order(rules: MergeRules, entries: Sequence[Any]) -> list[Any]:
-    """The manifest entries of one partition and bucket in the order of their commits.
+    """Return the manifest entries of one partition and bucket in the order of their commits.
 
     A snapshot lists its files in that order, except for rewritten ones, which are listed where
     the compaction committed them. Sequence numbers are the order of the rows even then, but only

@@ -27,11 +27,12 @@ class SplitPlan:
     rows: tuple[int, ...]
 
     def part(self) -> SplitPlan:
-        """The same without its splits, for processes that receive some of them to ``read``."""
+        """Return the same without its splits, for processes that receive some of them to
+        ``read``."""
         return replace(self, splits=(), rows=())
 
     def read(self, splits: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """The rows of some of the splits, in record batches.
+        """Return the rows of some of the splits, in record batches.
 
         Raises
         ------

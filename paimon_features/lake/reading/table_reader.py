@@ -87,7 +87,7 @@ def read_arrow(
     buckets: Collection[int] | None = None,
     native: bool = True,
 ) -> pa.Table:
-    """The merged rows of a table at one snapshot; row order is not defined.
+    """Return the merged rows of a table at one snapshot; row order is not defined.
 
     Parameters
     ----------
@@ -130,8 +130,8 @@ def iter_batches(
     buckets: Collection[int] | None = None,
     native: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``read_arrow`` batch by batch, in bounded memory (one bucket of one partition
-    is merged at a time, from sorted files). Errors are raised before the first batch."""
+    """Return the rows of ``read_arrow`` batch by batch, in bounded memory (one bucket of one
+    partition is merged at a time, from sorted files). Errors are raised before the first batch."""
     reader = _Reader(lake, name, columns, snapshot_id, partitions, where, buckets, native)
     return reader.batches()
 
@@ -227,7 +227,7 @@ class _Reader:
             )
 
     def _verified(self, splits: list[Any]) -> Iterator[list[Any]]:
-        """The splits, some at a time, after their pages have been verified.
+        """Yield the splits, some at a time, after their pages have been verified.
 
         Neither of pypaimon's routes verifies them, so the files are read twice, the second time
         from memory. A remote file would be transferred twice: it is left to its store.
@@ -354,7 +354,7 @@ _PYTHON_ROUTE = {"read.native.enabled": "false", "scan.native-plan.enabled": "fa
 
 
 def scan_options(lake: Lake, name: str, snapshot_id: int) -> dict[str, str]:
-    """The scan option, of pypaimon and of Flink, that pins the snapshot.
+    """Return the scan option, of pypaimon and of Flink, that pins the snapshot.
 
     Raises
     ------

@@ -73,7 +73,7 @@ def record(
 
 
 def entries(lake: Lake, since_ms: int = 0) -> Iterator[AuditEntry]:
-    """The records since a time (inclusive) in the order of their times.
+    """Yield the records since a time (inclusive) in the order of their times.
 
     One that is damaged is listed with what its name says: it hides no other.
     """

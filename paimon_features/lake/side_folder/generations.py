@@ -84,13 +84,13 @@ class GenerationRecord:
 
 
 def load(lake: Lake, view: str) -> list[GenerationRecord]:
-    """All generations of a view, oldest first."""
+    """Return all generations of a view, oldest first."""
     with _checking(lake, view):
         return [typed(GenerationRecord, fields) for fields in _read(lake, view)["generations"]]
 
 
 def get(lake: Lake, view: str, generation: int) -> GenerationRecord:
-    """One generation.
+    """Return one generation.
 
     Raises
     ------
@@ -135,12 +135,12 @@ def update(lake: Lake, view: str, generation: int, **changes: Any) -> Generation
 
 
 def active(lake: Lake, view: str) -> GenerationRecord | None:
-    """The active generation, None before the first activation."""
+    """Return the active generation, None before the first activation."""
     return next((r for r in load(lake, view) if r.state == "active"), None)
 
 
 def active_at(lake: Lake, view: str, time_ms: int) -> GenerationRecord | None:
-    """The generation that was active at a time (UTC ms, inclusive).
+    """Return the generation that was active at a time (UTC ms, inclusive).
 
     Before the first activation it is the first one that was activated later, which had nothing to
     read then; None if the view has no generation.
@@ -218,7 +218,7 @@ def forget(lake: Lake, view: str) -> None:
 
 
 def views(lake: Lake) -> list[str]:
-    """The views that have generations, sorted; also those whose records were lost."""
+    """Return the views that have generations, sorted; also those whose records were lost."""
     prefix = f"{lake.database}."
     files = (lake.side_folder / "generations").glob(f"{prefix}*.json")
     names = {
@@ -251,7 +251,7 @@ def _path(lake: Lake, view: str) -> SidePath:
 
 
 def _read(lake: Lake, view: str) -> dict[str, Any]:
-    """The file: ``generations``, and ``activations`` as (time in UTC ms, generation)."""
+    """Return the file: ``generations``, and ``activations`` as (time in UTC ms, generation)."""
     raw: dict[str, Any] | None = read_json(_path(lake, view))
     if raw is None:
         for record in _marked(lake, view):
@@ -289,7 +289,7 @@ def _list(document: Any) -> list[Any]:
 
 
 def _marked(lake: Lake, view: str) -> Iterator[Record]:
-    """The view's record, once for each existing tile table that it was written for."""
+    """Yield the view's record, once for each existing tile table that it was written for."""
     for table in _tile_tables(lake):
         record = _record(lake, view, table)
         if record.is_marked():

@@ -38,7 +38,7 @@ class Version:
 
 
 def versions(lake: Lake) -> dict[Key, list[Version]]:
-    """Every version of every definition, oldest first; empty before the first ``apply``."""
+    """Return every version of every definition, oldest first; empty before the first ``apply``."""
     if not lake.exists(REGISTRY):
         return {}
     found: dict[Key, list[Version]] = {}
@@ -54,7 +54,7 @@ def versions(lake: Lake) -> dict[Key, list[Version]]:
 
 
 def applied(lake: Lake) -> dict[Key, Version]:
-    """What is applied now: the newest version of each definition that was not dropped."""
+    """Return what is applied now: the newest version of each definition that was not dropped."""
     newest = {key: history[-1] for key, history in versions(lake).items()}
     return {key: version for key, version in newest.items() if version.document is not None}
 
@@ -76,7 +76,7 @@ def record(lake: Lake, documents: Mapping[Key, Document | None], now_ms: int) ->
 
 
 def differs(old: Document, new: Document) -> bool:
-    """Whether two documents mean different definitions."""
+    """Return True if two documents mean different definitions."""
     return hash_of(old) != hash_of(new)
 
 

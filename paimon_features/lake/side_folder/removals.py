@@ -33,16 +33,16 @@ class Removal:
     last_id: int
 
     def covers(self, time_ms: int) -> bool:
-        """Whether what the table contained at that time was removed."""
+        """Return True if what the table contained at that time was removed."""
         return self.from_ms <= time_ms < self.until_ms
 
     def reuses(self, snapshot_id: int) -> bool:
-        """Whether a later snapshot can have this number."""
+        """Return True if a later snapshot can have this number."""
         return self.first_id <= snapshot_id <= self.last_id
 
 
 def load(storage: Storage, path: str) -> tuple[Removal, ...]:
-    """All removals in a record, oldest first; empty if there is no record.
+    """Return all removals in a record, oldest first; empty if there is no record.
 
     Raises
     ------

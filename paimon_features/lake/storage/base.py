@@ -23,7 +23,7 @@ class Storage(ABC):
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """The entries of a folder, unordered; empty if the folder does not exist."""
+        """Return the entries of a folder, unordered; empty if the folder does not exist."""
 
     @abstractmethod
     def is_folder(self, path: str) -> bool: ...
@@ -33,7 +33,7 @@ class Storage(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
 
     @abstractmethod
     def read_text(self, path: str) -> str: ...
@@ -51,7 +51,7 @@ class Storage(ABC):
 
     @abstractmethod
     def open_output(self, path: str) -> Any:
-        """A new binary file to write, visible once it is closed; its folder is created."""
+        """Return a new binary file to write, visible once it is closed; its folder is created."""
 
     @abstractmethod
     def delete_file(self, path: str) -> None:
@@ -59,18 +59,20 @@ class Storage(ABC):
 
     @abstractmethod
     def sizes(self, folder: str) -> dict[str, int]:
-        """The bytes of each file below a folder, by its path; empty if it does not exist."""
+        """Return the bytes of each file below a folder, by its path; empty if it does not exist."""
 
     @abstractmethod
     def stamp(self, folder: str) -> Hashable:
-        """A value that changes when a file is added to the folder, or the folder is recreated.
+        """Return a value that changes when a file is added to the folder, or the folder is
+        recreated.
 
         Raises FileNotFoundError if the folder does not exist.
         """
 
     @abstractmethod
     def open_parquet(self, path: str, size: int | None = None) -> pq.ParquetFile:
-        """A Parquet file, to be closed by the caller; its pages are verified before decoding.
+        """Return a Parquet file, to be closed by the caller; its pages are verified before
+        decoding.
 
         Reading some columns of some row groups fetches only their bytes. ``size`` are the bytes
         that the file must have, by its manifest. It and its reads raise DamagedFileError.
@@ -78,7 +80,7 @@ class Storage(ABC):
 
     @abstractmethod
     def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-        """The result of ``read``, which is retried on transient errors.
+        """Return the result of ``read``, which is retried on transient errors.
 
         ``on_retry`` is called before each retry.
         """

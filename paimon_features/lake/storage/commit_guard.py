@@ -22,7 +22,7 @@ class CommitGuard:
         self.newest = newest
 
     def admits(self, number: int) -> bool:
-        """Whether the commit may create this snapshot."""
+        """Return True if the commit may create this snapshot."""
         return number == self.newest + 1
 
     def created(self, number: int) -> None:
@@ -42,5 +42,5 @@ def guarding(table_path: str, newest: int) -> Iterator[CommitGuard]:
 
 
 def guard_of(table_path: str) -> CommitGuard | None:
-    """The guard of a table's commits in this thread."""
+    """Return the guard of a table's commits in this thread."""
     return (_guards.get() or {}).get(table_path)

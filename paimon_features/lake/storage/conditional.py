@@ -84,12 +84,12 @@ class ConditionalStore:
         self._tested = False
 
     def key(self, uri: str) -> str | None:
-        """The key of a URI of this warehouse; None of another one."""
+        """Return the key of a URI of this warehouse; None of another one."""
         prefix = f"{self.address}/"
         return uri.removeprefix(prefix) if uri.startswith(prefix) else None
 
     def get(self, key: str) -> StoredObject | None:
-        """An object, None if it does not exist."""
+        """Return an object, None if it does not exist."""
         import obstore
 
         def get() -> StoredObject | None:
@@ -135,7 +135,7 @@ class ConditionalStore:
             self._do(lambda: obstore.delete(self._open(), key))
 
     def entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """The names of the folders and of the objects directly in a folder, sorted."""
+        """Return the names of the folders and of the objects directly in a folder, sorted."""
         import obstore
 
         found = self._do(lambda: obstore.list_with_delimiter(self._open(), folder))
@@ -144,7 +144,7 @@ class ConditionalStore:
         return sorted(folders), sorted(objects)
 
     def below(self, folder: str) -> list[str]:
-        """The keys of all objects below a folder, sorted."""
+        """Return the keys of all objects below a folder, sorted."""
         import obstore
 
         def listed() -> list[str]:
@@ -269,7 +269,7 @@ def _generic() -> type[Exception]:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether to repeat a request: all of them may be, see ``create`` and ``replace_if``."""
+    """Return True if to repeat a request: all of them may be, see ``create`` and ``replace_if``."""
     if type(error) is not _generic():
         return False
     status = _STATUS.search(str(error))
@@ -277,7 +277,7 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def _brief(error: BaseException) -> str:
-    """The first line of an error, without the debug output that follows it."""
+    """Return the first line of an error, without the debug output that follows it."""
     return str(error).partition("\n")[0].partition("<?xml")[0].rstrip(": ")[:300]
 
 

@@ -58,7 +58,7 @@ class RemotePath:
         return self.storage.is_folder(self.address)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """What is below this folder and fits, part by part; ``*`` alone lists one level."""
+        """Yield what is below this folder and fits, part by part; ``*`` alone lists one level."""
         if "/" not in pattern:
             names = self.storage.names(self.address)
             yield from (self / name for name in names if fnmatchcase(name, pattern))
@@ -75,7 +75,7 @@ FilePath = Path | RemotePath
 
 
 def job_state_folder(state_dir: Path, flink: FlinkConfig) -> FilePath:
-    """The folder of a project's checkpoints and savepoints: its state folder, or that on S3.
+    """Return the folder of a project's checkpoints and savepoints: its state folder, or that on S3.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def note_stores_here() -> None:
 
 
 def checkpoint_path(state_dir: Path, flink: FlinkConfig, path: str | Path) -> FilePath:
-    """A checkpoint's folder as it was recorded: one on S3 if it has an address there."""
+    """Return a checkpoint's folder as it was recorded: one on S3 if it has an address there."""
     text = str(path)
     if "://" not in text:
         return Path(text)
@@ -119,7 +119,7 @@ def checkpoint_path(state_dir: Path, flink: FlinkConfig, path: str | Path) -> Fi
 
 
 def first_bytes(path: FilePath, count: int) -> bytes:
-    """The first bytes of a file; FileNotFoundError if it does not exist."""
+    """Return the first bytes of a file; FileNotFoundError if it does not exist."""
     if isinstance(path, Path):
         with path.open("rb") as file:
             return file.read(count)
@@ -127,14 +127,14 @@ def first_bytes(path: FilePath, count: int) -> bytes:
 
 
 def read_bytes(path: FilePath) -> bytes:
-    """The content of a file; FileNotFoundError if it does not exist."""
+    """Return the content of a file; FileNotFoundError if it does not exist."""
     if isinstance(path, Path):
         return path.read_bytes()
     return path.storage.first_bytes(path.address, path.storage.size(path.address))
 
 
 def modified_ns(path: FilePath) -> int:
-    """When a file was written, in UTC ns; FileNotFoundError if it does not exist."""
+    """Return when a file was written, in UTC ns; FileNotFoundError if it does not exist."""
     if isinstance(path, Path):
         return path.stat().st_mtime_ns
     return path.storage.modified_ns(path.address)

@@ -66,7 +66,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
 
 
 def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a URI from options and environment, by short names.
+    """Return the settings of a URI from options and environment, by short names.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def check_warehouse(
 
 
 def make_filesystem(address: str, found: Mapping[str, str], attempts: int = 1) -> pafs.FileSystem:
-    """The file system of a URI by its ``settings``; only HDFS connects immediately.
+    """Return the file system of a URI by its ``settings``; only HDFS connects immediately.
 
     ``attempts`` is the number of attempts per request of S3 and OSS.
 
@@ -134,7 +134,7 @@ def make_filesystem(address: str, found: Mapping[str, str], attempts: int = 1) -
 
 
 def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of ``pyarrow.fs.S3FileSystem`` for the ``settings`` of a URI.
+    """Return the arguments of ``pyarrow.fs.S3FileSystem`` for the ``settings`` of a URI.
 
     >>> s3_arguments("s3://b/w", {"endpoint": "minio:9000", "use_https": "0"})["scheme"]
     'http'
@@ -183,7 +183,7 @@ def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
 
 
 def paimon_options(address: str, found: Mapping[str, str]) -> dict[str, str]:
-    """The ``settings`` of a URI as options of Paimon's catalog in Java, secrets among them.
+    """Return the ``settings`` of a URI as options of Paimon's catalog in Java, secrets among them.
 
     >>> paimon_options("s3://b/w", {"endpoint": "minio:9000", "use_https": "0"})
     {'s3.endpoint': 'http://minio:9000', 's3.path.style.access': 'true'}
@@ -228,7 +228,7 @@ _VARIABLES: Mapping[str, str] = {
 
 
 def checkpoint_store(address: str, options: Mapping[str, str]) -> CheckpointStore:
-    """How Flink's own file system opens a folder ``s3://``.
+    """Return how Flink's own file system opens a folder ``s3://``.
 
     >>> store = checkpoint_store("s3://b/w", {"endpoint": "http://minio:9000",
     ...                          "access-key": "a", "secret-key": "b"})
@@ -256,8 +256,8 @@ def checkpoint_store(address: str, options: Mapping[str, str]) -> CheckpointStor
 
 
 def _virtual(address: str, found: Mapping[str, str], of_oss: bool) -> bool:
-    """Whether the bucket is part of the host name; False leaves it to Arrow: it is then, too,
-    for AWS itself, and part of the path for any other endpoint."""
+    """Return True if the bucket is part of the host name; False leaves it to Arrow: it is then,
+    too, for AWS itself, and part of the path for any other endpoint."""
     if "path_style" in found:
         return not _flag(address, "path-style-access", found["path_style"])
     style = found.get("addressing_style", "auto").lower()
@@ -317,7 +317,7 @@ def _flag(address: str, name: str, text: str) -> bool:
 
 
 def of_arrow(filesystem: Any) -> pafs.FileSystem:
-    """A file system of Arrow, or a wrapped one of fsspec.
+    """Return a file system of Arrow, or a wrapped one of fsspec.
 
     Raises
     ------

@@ -29,7 +29,7 @@ class Footers:
         stamp: Hashable,
         opened: Callable[[KnownFooter | None], VerifiedParquetFile],
     ) -> VerifiedParquetFile:
-        """The file that ``opened`` returns, which gets its cached footer if available."""
+        """Return the file that ``opened`` returns, which gets its cached footer if available."""
         with self._lock:
             known = self._kept.get(path)
         if known is not None and known[0] == stamp:

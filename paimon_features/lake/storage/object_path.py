@@ -57,16 +57,16 @@ class ObjectPath:
         return self.is_file() or self.is_dir()
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """What is directly in this folder; nothing if it does not exist."""
+        """Yield what is directly in this folder; nothing if it does not exist."""
         folders, objects = self.store.entries(self.key)
         yield from (self / name for name in [*folders, *objects])
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
-        """What is directly in this folder, and whose name fits."""
+        """Yield what is directly in this folder, and whose name fits."""
         yield from (path for path in self.iterdir() if fnmatchcase(path.name, pattern))
 
     def rglob(self, pattern: str) -> Iterator[ObjectPath]:
-        """The objects below this folder whose name fits."""
+        """Yield the objects below this folder whose name fits."""
         paths = (ObjectPath(self.store, key) for key in self.store.below(self.key))
         yield from (path for path in paths if fnmatchcase(path.name, pattern))
 

@@ -26,7 +26,7 @@ _HINTS = ("LATEST", "EARLIEST")
 def open_remote(
     address: str, options: Mapping[str, str], filesystem: Any, *, for_lake: bool = True
 ) -> RemoteStorage:
-    """The storage of a URI, verified to be reachable.
+    """Return the storage of a URI, verified to be reachable.
 
     ``for_lake``: JVMs that this process starts from now on read Paimon's tables there.
 

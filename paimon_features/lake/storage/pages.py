@@ -88,7 +88,7 @@ class KnownFooter:
     def chunks(
         self, columns: Collection[str] | None, groups: Iterable[int] | None
     ) -> tuple[ColumnChunk, ...]:
-        """The chunks of some columns (by top-level name) and row groups; all by default.
+        """Return the chunks of some columns (by top-level name) and row groups; all by default.
 
         Raises
         ------
@@ -203,7 +203,7 @@ def _chunk_of(row_group: Any, leaf: Leaf, place: str) -> ColumnChunk:
 
 
 def _named(place: str, error: Exception) -> DamagedFileError:
-    """The error that says where the damage is."""
+    """Return the error that says where the damage is."""
     if isinstance(error, DamagedFileError):
         return DamagedFileError(f"{place}: {error}")
     return DamagedFileError(f"{place}: its footer or a page header cannot be parsed ({error})")
@@ -236,7 +236,7 @@ def _verify_chunk(content: memoryview, chunk: ColumnChunk) -> tuple[int, int]:
 def pages_by_python(
     content: memoryview, at: int, end: int
 ) -> list[tuple[int, int, int | None, int]]:
-    """The reference of ``Core.pages``, which also says what is wrong with a header."""
+    """Return the reference of ``Core.pages``, which also says what is wrong with a header."""
     found = []
     while at < end:
         header = _header(content, at, end)
@@ -272,7 +272,7 @@ def _header(content: memoryview, at: int, end: int) -> _Header:
 
 
 def _parsed(data: bytes, at: int) -> _Header:
-    """The header at the beginning of ``data``; IndexError if it is longer."""
+    """Return the header at the beginning of ``data``; IndexError if it is longer."""
     kind, size, crc, values = -1, -1, None, 0
     place = field = 0
     while tag := data[place]:
@@ -325,7 +325,7 @@ def _signed(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, place: int, kind: int, depth: int) -> int:
-    """The place after a value of any Thrift type (compact protocol)."""
+    """Return the place after a value of any Thrift type (compact protocol)."""
     if depth > 8:
         raise ValueError("structs are nested more than eight deep")
     if kind in (1, 2):  # true, false

@@ -83,7 +83,7 @@ class RemoteStorage(Storage):
         self._footers = Footers()
 
     def place(self, path: str) -> str:
-        """A URI as a path of the file system: ``bucket/key``, or a path from its root."""
+        """Return a URI as a path of the file system: ``bucket/key``, or a path from its root."""
         return place_in(self.filesystem, path)
 
     def check(self) -> None:
@@ -125,7 +125,7 @@ class RemoteStorage(Storage):
         return self._do(read).decode("utf-8")
 
     def first_bytes(self, path: str, count: int) -> bytes:
-        """The first bytes of a file."""
+        """Return the first bytes of a file."""
 
         def read() -> bytes:
             with self.filesystem.open_input_file(self.place(path)) as file:
@@ -135,7 +135,7 @@ class RemoteStorage(Storage):
         return self._do(read)
 
     def modified_ns(self, path: str) -> int:
-        """When a file was written, in UTC ns."""
+        """Return when a file was written, in UTC ns."""
         info = self._do(lambda: self.filesystem.get_file_info(self.place(path)))
         if info.type is not pafs.FileType.File:
             raise FileNotFoundError(path)
@@ -259,7 +259,7 @@ class RemoteStorage(Storage):
 
 
 def place_in(filesystem: pafs.FileSystem, path: str) -> str:
-    """A URI as a path of a file system.
+    """Return a URI as a path of a file system.
 
     >>> place_in(pafs.LocalFileSystem(), "file:///a/b")
     '/a/b'

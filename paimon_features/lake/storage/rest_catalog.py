@@ -40,7 +40,7 @@ class RestCatalog:
         return cls(config.uri, config.warehouse, environ.get(TOKEN_VARIABLE) or None)
 
     def options(self) -> dict[str, str]:
-        """The options of Paimon's catalog in Java and Python; the token is among them.
+        """Return the options of Paimon's catalog in Java and Python; the token is among them.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class RestTables:
             self.catalog.rollback_to(self._identifier(name), Instant.snapshot(snapshot_id))
 
     def uuid(self, name: str, path: str) -> str:
-        """The server's id of a table.
+        """Return the server's id of a table.
 
         Raises
         ------
@@ -222,7 +222,8 @@ def _commit(catalog: Any, identifier: Any, uuid: str, path: str) -> Any:
 
 
 def _place(path: str) -> str:
-    """A path without what differs between Java and Python: ``file:/a``, ``file:///a``, ``/a``."""
+    """Return a path without what differs between Java and Python: ``file:/a``, ``file:///a``,
+    ``/a``."""
     parts = urlsplit(path)
     if parts.scheme in ("", "file"):
         return unquote(parts.path).rstrip("/")

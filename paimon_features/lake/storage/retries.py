@@ -45,7 +45,8 @@ class Retries:
         on_retry: Callable[[], None] | None = None,
         passing: Callable[[BaseException], bool] | None = None,
     ) -> T:
-        """The result of ``work``, retried on transient errors: Arrow's, or those of ``passing``."""
+        """Return the result of ``work``, retried on transient errors: Arrow's, or those of
+        ``passing``."""
         passing = passing or is_passing
         for attempt in range(1, self.attempts + 1):
             try:
@@ -64,7 +65,7 @@ class Retries:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the error or one of its causes is transient.
+    """Return True if the error or one of its causes is transient.
 
     >>> is_passing(OSError("AWS Error SLOW_DOWN during GetObject operation: please"))
     True
@@ -85,7 +86,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def error_code(error: BaseException) -> tuple[str | None, str | None]:
-    """The error code of the store's response, or only its HTTP status.
+    """Return the error code of the store's response, or only its HTTP status.
 
     >>> error_code(OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: gone"))
     ('NO_SUCH_BUCKET', None)

@@ -19,7 +19,7 @@ _TABLE = re.compile(r"\.db/([^/]+)/")
 
 
 def damaged(path: str, problem: object) -> DamagedFileError:
-    """The error for a damaged file: which, what is wrong with it, and the remedy.
+    """Return the error for a damaged file: which, what is wrong with it, and the remedy.
 
     >>> print(damaged("/lake/shop.db/events_retail/snapshot/snapshot-4", "it is empty"))
     file /lake/shop.db/events_retail/snapshot/snapshot-4 is damaged: it is empty. Restore it from
@@ -64,7 +64,7 @@ def check_size(path: str, found: int, expected: int | None) -> None:
 
 
 def _typed(schema: pa.Schema) -> pa.Schema:
-    """The schema; raises DamagedFileError for a type that no column of a table has."""
+    """Return the schema; raises DamagedFileError for a type that no column of a table has."""
     for field in schema:
         if field.type == pa.null():
             raise DamagedFileError(f"its footer says no type for {field.name!r}")
@@ -151,7 +151,7 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
 
     @classmethod
     def local(cls, path: str, size: int, footer: KnownFooter | None = None) -> VerifiedParquetFile:
-        """A local file, memory mapped; a small one is read, which takes less time."""
+        """Return a local file, memory mapped; a small one is read, which takes less time."""
         with damage_of(path):
             if size <= _SMALL_BYTES:
                 with open(path, "rb", buffering=0) as file:

@@ -46,7 +46,7 @@ def write_errors(what: str) -> Iterator[None]:
 
 
 def _error_number(error: BaseException) -> int:
-    """The system's error number of an error or of one of its causes, 0 without one."""
+    """Return the system's error number of an error or of one of its causes, 0 without one."""
     found: BaseException | None = error
     for _ in range(10):
         if found is None:

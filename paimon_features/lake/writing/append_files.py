@@ -129,7 +129,7 @@ class AppendFiles:
         self._partitions.clear()
 
     def _split(self, rows: pa.Table) -> list[tuple[tuple[Any, ...], pa.Table]]:
-        """The rows by partition, in their order."""
+        """Return the rows by partition, in their order."""
         if not self._keys:
             return [((), rows)]
         column = rows.column(self._keys[0])

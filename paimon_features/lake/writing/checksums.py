@@ -121,7 +121,7 @@ def _rewrite(table: Any, path: str) -> int:
 
 
 def _has_dictionaries(footer: pq.FileMetaData) -> list[str]:
-    """The columns that the file has dictionaries of."""
+    """Return the columns that the file has dictionaries of."""
     if not footer.num_row_groups:
         return []
     group = footer.row_group(0)

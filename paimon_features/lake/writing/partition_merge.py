@@ -89,7 +89,8 @@ def merge_partitions(lake: Lake, table: str) -> MergedPartitions:
 
 
 def _short(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:
-    """The files of partitions to be merged, by the first day of that which they are merged into."""
+    """Return the files of partitions to be merged, by the first day of that which they are merged
+    into."""
     found: dict[int, list[DataFile]] = {}
     for file in files:
         found.setdefault(first_day(file.partition[EVENT_DAY], file.partition_days), []).append(file)

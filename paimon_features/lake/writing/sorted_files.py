@@ -136,7 +136,10 @@ class SortedFiles:
         self._closed.clear()
 
     def _buckets_of(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The bucket of each row. Rows are sorted, so each entity is hashed once per batch."""
+        """Return the bucket of each row.
+
+        Rows are sorted, so each entity is hashed once per batch.
+        """
         if self._buckets == 1:
             return np.zeros(batch.num_rows, np.int32)
         differs = np.zeros(batch.num_rows, np.bool_)
@@ -210,7 +213,7 @@ class _SortedFile:
             self.owner._submit(self, self.take())
 
     def take(self) -> list[pa.RecordBatch]:
-        """The buffered rows."""
+        """Return the buffered rows."""
         held, self.held, self.held_rows, self.held_bytes = self.held, [], 0, 0
         return held
 
@@ -247,7 +250,7 @@ class _SortedFile:
         self.last = [rows.column(name)[-1].as_py() for name in names]
 
     def message(self) -> Any:
-        """The metadata of the finished file, for pypaimon's commit."""
+        """Return the metadata of the finished file, for pypaimon's commit."""
         from pypaimon.manifest.schema.data_file_meta import DataFileMeta
         from pypaimon.manifest.schema.simple_stats import SimpleStats
         from pypaimon.table.row.generic_row import GenericRow
@@ -293,7 +296,7 @@ def _named(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
 
 
 def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
-    """The columns of a data file, with Paimon's field ids."""
+    """Return the columns of a data file, with Paimon's field ids."""
     system = [
         pa.field(_SEQUENCE_NUMBER, pa.int64(), nullable=False),
         pa.field("_VALUE_KIND", pa.int8(), nullable=False),
@@ -308,7 +311,7 @@ def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
 
 
 def _parquet_writer(sink: Any, schema: pa.Schema, table: Any) -> pq.ParquetWriter:
-    """A writer with the table's compression.
+    """Return a writer with the table's compression.
 
     Values of tiles hardly repeat, so without dictionaries; only keys are used in filters, so
     without statistics of partials. Integers of neighbours are close (sorted keys, times of a day,

@@ -234,7 +234,7 @@ def _check_not_preceded(lake: Lake, name: str, after: int, error: Exception) -> 
 
 
 def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None:
-    """The highest identifier committed by this user, None before the first commit.
+    """Return the highest identifier committed by this user, None before the first commit.
 
     For commits of ``append_arrow`` it survives the expiry of snapshots; for a Flink job it is
     read from
@@ -274,7 +274,7 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
 
 
 def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
-    """The snapshot of the last commit of a user, None before the first; it may have expired.
+    """Return the snapshot of the last commit of a user, None before the first; it may have expired.
 
     Raises
     ------
@@ -348,7 +348,8 @@ def _commit(
 
 
 def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
-    """Rows with the columns and types of a table, whose ``schema`` is read if it is not given.
+    """Return rows with the columns and types of a table, whose ``schema`` is read if it is not
+    given.
 
     Raises
     ------
@@ -460,7 +461,7 @@ class EventWriter:
 
     @classmethod
     def of(cls, lake: Lake, source: EventSource, clock: Callable[[], int]) -> EventWriter:
-        """The writer of a source, with all of its rules."""
+        """Return the writer of a source, with all of its rules."""
         return cls(
             lake,
             source.table,
@@ -539,7 +540,7 @@ class EventWriter:
         return WriteReport(good.num_rows, verdict.counts(), newest)
 
     def _done(self, user: str | None, identifier: int | None) -> bool:
-        """Whether this repeats an earlier write, whose own rows are not duplicates."""
+        """Return True if this repeats an earlier write, whose own rows are not duplicates."""
         if user is None or identifier is None:
             return False
         newest = committed_identifiers(self.lake, self.table, user)
@@ -560,7 +561,7 @@ class EventWriter:
 
 
 def event_rows(table: pa.Table, event_time: str, now_ms: int, partition_days: int = 1) -> pa.Table:
-    """Rows with the columns added by ingestion: event day and ingestion time.
+    """Return rows with the columns added by ingestion: event day and ingestion time.
 
     ``partition_days`` are those of the events table.
     """
@@ -571,19 +572,19 @@ def event_rows(table: pa.Table, event_time: str, now_ms: int, partition_days: in
 
 
 def event_days(table: pa.Table, event_time: str) -> Ints:
-    """The day since 1970 of each event."""
+    """Return the day since 1970 of each event."""
     days: Ints = time_ms(table.column(event_time)).to_numpy(zero_copy_only=False) // DAY_MS
     return days
 
 
 def undecided_partitions(lake: Lake, table: str) -> bool:
-    """Whether the first commit to an events table has yet to choose its partitions."""
+    """Return True if the first commit to an events table has yet to choose its partitions."""
     defined = lake.defined_partition_days(table)
     return defined is None and latest_snapshot(lake, table) is None
 
 
 def row_text(row: pa.Table) -> str:
-    """One row as JSON, as stored in the rejected table."""
+    """Return one row as JSON, as stored in the rejected table."""
     try:
         values = row.to_pylist()[0]
     except (UnicodeDecodeError, OverflowError, ValueError):
@@ -592,8 +593,8 @@ def row_text(row: pa.Table) -> str:
 
 
 def _cell(column: pa.ChunkedArray) -> Any:
-    """The value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``), and the
-    ticks of a time that Python does not have."""
+    """Return the value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``), and
+    the ticks of a time that Python does not have."""
     try:
         return column[0].as_py()
     except (UnicodeDecodeError, OverflowError, ValueError):

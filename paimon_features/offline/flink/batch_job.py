@@ -78,7 +78,7 @@ def run_parts(
 
 
 def can_run_parts() -> bool:
-    """Whether Python can run in threads of Flink's JVM on this host."""
+    """Return True if Python can run in threads of Flink's JVM on this host."""
     return importlib.util.find_spec("pemja") is not None
 
 

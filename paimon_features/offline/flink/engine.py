@@ -81,7 +81,7 @@ class FlinkHistoryEngine:
     def of(
         cls, config: ProjectConfig, cluster: str | None = None, on_message: OnMessage | None = None
     ) -> FlinkHistoryEngine:
-        """The engine of a project; cluster ``"local"`` is the project's own.
+        """Return the engine of a project; cluster ``"local"`` is the project's own.
 
         Raises
         ------
@@ -221,7 +221,7 @@ class FlinkFeatures:
             self._spill.append(results)
 
     def chunk(self, number: int) -> pa.Table:
-        """The results of the rows of a chunk, in their order."""
+        """Return the results of the rows of a chunk, in their order."""
         return self._only if self._spill is None else self._spill.read(number)
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ def _collected(
     spill_folder: str | None,
     tick: Callable[[int], None],
 ) -> FlinkFeatures:
-    """The results of all chunks, each by its number."""
+    """Return the results of all chunks, each by its number."""
     results = FlinkFeatures(entity_rows.chunks, spill_folder)
     try:
         for chunk in range(entity_rows.chunks):
@@ -274,7 +274,7 @@ class _Staged:
         return needed
 
     def statements(self, read: FeatureViewRead, needed: NeededDays) -> list[str]:
-        """The statements to run; none for a table without commits."""
+        """Return the statements to run; none for a table without commits."""
         found = []
         days, pin = needed.tile_days, read.tiles
         if days is not None and pin is not None and pin.snapshot_id is not None:
@@ -297,7 +297,7 @@ class _Staged:
         return found
 
     def get(self, chunk: int) -> tuple[pa.Table, pa.Table]:
-        """The tile and edge results of a chunk."""
+        """Return the tile and edge results of a chunk."""
         return (
             self._get(self.tiles, self.layout.tiles_columns, chunk),
             self._get(self.edges, self.layout.edges_columns, chunk),

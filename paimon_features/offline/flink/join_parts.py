@@ -107,7 +107,10 @@ class PartJoin:
         return rows.num_rows
 
     def results(self, chunk: int, count: int) -> pa.Table:
-        """The features of the rows of a chunk, in their order; columns as of ``ViewJoin.table``."""
+        """Return the features of the rows of a chunk, in their order.
+
+        Columns as of ``ViewJoin.table``.
+        """
         batches = [
             batch
             for table in self.features
@@ -154,7 +157,7 @@ class JoinParts(MapFunction):  # type: ignore[misc]
 
 
 def _names(read: FeatureViewRead) -> Mapping[str, str]:
-    """The columns of a table of features, by those of ``ViewJoin.table``."""
+    """Return the columns of a table of features, by those of ``ViewJoin.table``."""
     values = {name: f"f{i}" for i, name in enumerate(read.types)}
     statuses = {f"{name}__status": f"s{i}" for i, name in enumerate(read.types)}
     return {**values, **statuses}

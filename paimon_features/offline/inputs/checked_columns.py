@@ -23,7 +23,7 @@ EVENT_TIME_MS = "event_time_ms"
 
 
 def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:
-    """The times of the rows in UTC milliseconds, by the rule of ``core.times.utc_ms``.
+    """Return the times of the rows in UTC milliseconds, by the rule of ``core.times.utc_ms``.
 
     ``first_row`` is the number of the table's first row, for messages.
 
@@ -58,7 +58,7 @@ def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:
 
 
 def key_columns(table: pa.Table, keys: Mapping[str, DataType], entity: str) -> pa.Table:
-    """The keys of an entity, in their declared types.
+    """Return the keys of an entity, in their declared types.
 
     Raises
     ------

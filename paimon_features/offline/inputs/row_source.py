@@ -49,7 +49,7 @@ class RowSource:
         self._batches = batches
 
     def chunks(self) -> Chunks:
-        """The rows from the first one on; where they come from a stream, once."""
+        """Return the rows from the first one on; where they come from a stream, once."""
         return Chunks(self.schema, self._batches() if self.table is None else iter([self.table]))
 
 
@@ -61,7 +61,10 @@ class Chunks:
         self._held: pa.Table = schema.empty_table()
 
     def take(self, rows: int, memory_bytes: int | None = None) -> pa.Table:
-        """The next ``rows`` rows; fewer where they end, or take more than ``memory_bytes``."""
+        """Return the next ``rows`` rows.
+
+        Fewer where they end, or take more than ``memory_bytes``.
+        """
         pieces = [self._held]
         count, size = self._held.num_rows, self._held.nbytes
         while count < rows and (memory_bytes is None or size < memory_bytes):
@@ -81,7 +84,7 @@ class Chunks:
 
 
 def in_pieces(schema: pa.Schema, tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The rows of tables in pieces of ``rows``, the last one perhaps smaller.
+    """Yield the rows of tables in pieces of ``rows``, the last one perhaps smaller.
 
     >>> tables = iter([pa.table({"x": [1, 2, 3]}), pa.table({"x": [4]})])
     >>> [len(piece) for piece in in_pieces(pa.schema({"x": pa.int64()}), tables, 2)]
@@ -123,7 +126,7 @@ def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
 
 
 def arrow_table(rows: Any) -> pa.Table:
-    """Rows of any kind that ``row_source`` takes, all of them in memory.
+    """Return rows of any kind that ``row_source`` takes, all of them in memory.
 
     >>> arrow_table({"user": [1, 2]}).num_rows
     2
@@ -221,7 +224,7 @@ def _of_files(path: str) -> RowSource:
 
 
 def _files(path: str) -> Sequence[str]:
-    """The files that a path names, in the order of their names."""
+    """Return the files that a path names, in the order of their names."""
     if os.path.isdir(path):
         inside = (p for p in Path(path).rglob("*.parquet") if p.is_file())
         # temporary files of Spark and others begin with _ or .
@@ -249,7 +252,10 @@ def _parquet(files: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A batch in the columns of all; batches of one source may differ in what may be null."""
+    """Return a batch in the columns of all.
+
+    Batches of one source may differ in what may be null.
+    """
     table = plain_table(table, only_views=True)
     if table.schema.equals(schema, check_metadata=False):
         return table.replace_schema_metadata(None)

@@ -135,7 +135,8 @@ class EdgeEvents:
         self.index = RangeIndex(self.partials, columns, sizes, self.view.tile_ms)
 
     def ranges(self, span: int, rows: Ints | slice) -> tuple[Ints, Ints, Ints]:
-        """Which of these rows have events in a span: positions in ``rows``, ranges of ``index``."""
+        """Return which of these rows have events in a span: positions in ``rows``, ranges of
+        ``index``."""
         cells = self._cell[span][rows]
         lo, low = self._begins[cells], self._low[span]
         some = np.flatnonzero(self._ends[cells] > lo)
@@ -145,7 +146,7 @@ class EdgeEvents:
         return some[inside], lo[inside], hi[inside]
 
     def _cells_of(self, codes: Ints, time: Column) -> Ints:
-        """The cell of each event, -1 if it lies at no edge."""
+        """Return the cell of each event, -1 if it lies at no edge."""
         out = np.full(len(codes), -1, np.int64)
         known = np.flatnonzero((codes >= 0) & time.mask)
         if not len(known) or not len(self._keys):

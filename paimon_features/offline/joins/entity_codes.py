@@ -63,7 +63,7 @@ class EntityCodes:
         self._sorted: Ints | None = None
 
     def codes_of(self, table: pa.Table) -> Ints:
-        """The codes of another table's rows; -1 for entities that are not in this table."""
+        """Return the codes of another table's rows; -1 for entities that are not in this table."""
         codes: Ints | None = None
         find, pairs = iter(self._finders), iter(self._finders[len(self.keys) :])
         for key, dictionary in zip(self.keys, self._dictionaries, strict=True):
@@ -75,11 +75,11 @@ class EntityCodes:
         return np.zeros(table.num_rows, np.int64) if codes is None else codes
 
     def rows_of(self, table: pa.Table) -> Ints:
-        """Positions of the rows of another table that belong to entities of this one."""
+        """Return positions of the rows of another table that belong to entities of this one."""
         return np.flatnonzero(self.codes_of(table) >= 0)
 
     def may_have(self, least: Any, greatest: Any) -> bool:
-        """Whether an entity may have a first key between two values, both inclusive.
+        """Return True if an entity may have a first key between two values, both inclusive.
 
         True where that is not known: only integers are compared.
         """
@@ -94,7 +94,7 @@ class EntityCodes:
         return bool(low < len(self._sorted) and self._sorted[low] <= greatest)
 
     def columns(self) -> list[Array]:
-        """The key columns of the distinct entities, in the order of their codes."""
+        """Return the key columns of the distinct entities, in the order of their codes."""
         first = np.zeros(self.count, np.int64)
         known = np.flatnonzero(self.codes >= 0)[::-1]
         first[self.codes[known]] = known  # the last write wins, which is the first row
@@ -113,7 +113,8 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def _finder(dictionary: pa.Array) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
-    """What finds the codes of a column's values: -1 for null and what is not in the dictionary.
+    """Return what finds the codes of a column's values: -1 for null and what is not in the
+    dictionary.
 
     A hash table takes most of the time where few of many rows are found. Integers that lie close
     together are looked up in a table of all between the least and the greatest instead, others
@@ -164,7 +165,7 @@ def _finder(dictionary: pa.Array) -> Callable[[pa.ChunkedArray | pa.Array], Ints
 
 
 def _numbers(indices: pa.ChunkedArray | pa.Array) -> Ints:
-    """Indices as int64, -1 for null."""
+    """Return indices as int64, -1 for null."""
     if indices.null_count:
         indices = indices.fill_null(-1)
     codes: Ints = indices.to_numpy().astype(np.int64)
@@ -172,7 +173,7 @@ def _numbers(indices: pa.ChunkedArray | pa.Array) -> Ints:
 
 
 def _paired(left: Ints, right: Ints, right_count: int) -> pa.Array:
-    """One integer for each pair of codes; null where one of them is -1."""
+    """Return one integer for each pair of codes; null where one of them is -1."""
     missing = (left < 0) | (right < 0)
     return pa.array(left * max(right_count, 1) + right, mask=missing)
 
@@ -201,11 +202,11 @@ class TimeKeys:
             self._span = len(self._distinct) + 1
 
     def codes(self, keys: Ints) -> Ints:
-        """The entity codes of keys."""
+        """Return the entity codes of keys."""
         return keys // self._span
 
     def of(self, codes: Ints, times: Ints) -> Ints:
-        """The keys of (code, time) pairs; codes must not be negative."""
+        """Return the keys of (code, time) pairs; codes must not be negative."""
         if self._distinct is not None:
             ticks = np.searchsorted(self._distinct, times).astype(np.int64, copy=False)
         else:
@@ -214,7 +215,7 @@ class TimeKeys:
 
 
 def sort_order(keys: Ints) -> tuple[Ints, Ints]:
-    """Positions that sort ``keys``, equal ones in their order, and the keys sorted.
+    """Return positions that sort ``keys``, equal ones in their order, and the keys sorted.
 
     Where key and position fit into one integer, those integers are sorted, which takes a
     fraction of the time of an argsort.
@@ -233,7 +234,7 @@ def sort_order(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def positions(keys: Ints, wanted: Ints) -> Ints:
-    """How many of the sorted ``keys`` are less than each wanted number.
+    """Return how many of the sorted ``keys`` are less than each wanted number.
 
     Equals ``np.searchsorted(keys, wanted)``. The native core searches each of sorted numbers from
     the place of the one before it; many others are sorted for it, which still takes a third of the
@@ -265,6 +266,6 @@ def positions(keys: Ints, wanted: Ints) -> Ints:
 
 
 def _packs(keys: Ints) -> bool:
-    """Whether each key and its position fit into one integer; none is negative."""
+    """Return True if each key and its position fit into one integer; none is negative."""
     bits = len(keys).bit_length()
     return len(keys) > 0 and int(keys.min()) >= 0 and int(keys.max()).bit_length() + bits <= 62

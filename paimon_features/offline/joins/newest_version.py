@@ -66,7 +66,7 @@ class NewestVersionJoin:
             self._codes.append(codes[chosen])
 
     def results(self) -> tuple[pa.Table, Codes]:
-        """The features of each row, and its status code."""
+        """Return the features of each row, and its status code."""
         status: Codes = np.full(len(self._q), Status.MISSING, np.int8)
         if not self._found:
             kinds = {f.name: f.type.arrow for f in self.view.features}
@@ -135,7 +135,8 @@ class NewestVersionJoin:
         return place
 
     def _ranked(self, versions: pa.Table, order: Ints, keys: Ints) -> Ints:
-        """The order with versions of one entity and event time by their ranks, the last counts."""
+        """Return the order with versions of one entity and event time by their ranks, the last
+        counts."""
         last = np.append(keys[1:] != keys[:-1], True)
         if last.all():
             return order

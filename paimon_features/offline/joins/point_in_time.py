@@ -178,7 +178,7 @@ class _RowBlock:
         return newest
 
     def fold(self, window: Window, names: Iterable[str]) -> tuple[Ints | slice, dict[str, Column]]:
-        """The rows whose window has events, and its merged partials there.
+        """Return the rows whose window has events, and its merged partials there.
 
         Includes tiles, and raw events at the window's edges.
         """
@@ -203,7 +203,7 @@ class _RowBlock:
         return some, merged
 
     def _hi(self, window: Window) -> Ints:
-        """How many tiles sort before the first one not completely in the window."""
+        """Return how many tiles sort before the first one not completely in the window."""
         end = window.offset_ms, window.end_step_ms
         if end not in self._his:
             self._his[end] = self._before(window.end(self.as_of_ms))
@@ -248,7 +248,7 @@ class _TileGroup:
         self.index = RangeIndex(join.partials, columns, sizes, join.view.tile_ms)
 
     def before(self, codes: Ints, time_ms: Ints) -> Ints:
-        """How many tiles sort before the tile of each entity that starts at that time."""
+        """Return how many tiles sort before the tile of each entity that starts at that time."""
         return positions(self._keys, self._time_keys.of(codes, time_ms))
 
     def newest_before(self, codes: Ints, hi: Ints) -> Ints:

@@ -31,7 +31,7 @@ class JoinResult:
     statuses: dict[str, npt.NDArray[np.int8]]
 
     def table(self, features: Sequence[CompiledFeature]) -> pa.Table:
-        """As an Arrow table: a column per feature, then a status column per feature."""
+        """Return as an Arrow table: a column per feature, then a status column per feature."""
         columns = {f.name: self.columns[f.name].to_arrow(f.type.arrow) for f in features}
         statuses = {f"{f.name}__status": pa.array(self.statuses[f.name]) for f in features}
         return pa.table({**columns, **statuses})
@@ -89,7 +89,7 @@ class ResultBuilder:
             self._put(feature, target, finished, present)
 
     def results(self) -> JoinResult:
-        """All results."""
+        """Return all results."""
         columns, statuses = {}, {}
         present = self._status == Status.PRESENT
         for window, features in self._windows.items():
@@ -118,7 +118,7 @@ class ResultBuilder:
 
 
 def _empty_values(view: CompiledView, feature: CompiledFeature) -> Column:
-    """The feature's value over a window without events, one row."""
+    """Return the feature's value over a window without events, one row."""
     names = {EVENT_TIME_MAX.name, *feature.partials}
     nulls = {name: Column.nulls(1, view.partial[name].type) for name in names}
     (finished,) = finish_window(view, [feature], nulls, np.zeros(1, np.int64))
@@ -126,7 +126,7 @@ def _empty_values(view: CompiledView, feature: CompiledFeature) -> Column:
 
 
 def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Array:
-    """An array filled with this value; arbitrary where it is null."""
+    """Return an array filled with this value; arbitrary where it is null."""
     out: Array = np.zeros(rows, kind)
     # do not touch memory that is already zero
     if value.mask[0] and (kind.hasobject or value.values.astype(kind).tobytes().strip(b"\0")):

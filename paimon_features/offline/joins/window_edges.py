@@ -32,7 +32,7 @@ class EdgeSpan(NamedTuple):
 
 
 def need_other_tiles(windows: Iterable[Window]) -> bool:
-    """Whether raw events of tiles other than that of ``q`` are needed."""
+    """Return True if raw events of tiles other than that of ``q`` are needed."""
     return any(w.needs_tail or (w.needs_head and w.offset_ms) for w in windows)
 
 
@@ -81,7 +81,7 @@ class WindowEdges:
         self.newest = self._head(min(offsets)) if offsets else None
 
     def _head(self, offset_ms: int) -> int:
-        """The events of the tile of ``q - offset`` before that time."""
+        """Return the events of the tile of ``q - offset`` before that time."""
         if offset_ms not in self._head_of_offset:
             end = self._q - offset_ms if offset_ms else self._q
             tile = floor_ms(end, self._tile_ms) if offset_ms else self._floor

@@ -124,7 +124,7 @@ def features(
 
 
 def _tile_of_each(join: PointInTimeJoin, events: pa.Table, columns: dict[str, Column]) -> pa.Table:
-    """A row of the tile table for each event; the join merges those of one tile."""
+    """Return a row of the tile table for each event; the join merges those of one tile."""
     view = join.view
     times_ms = columns[view.source.event_time].values
     partials = partials_of(view, join.partials, columns, times_ms)
@@ -150,7 +150,7 @@ def _chosen(view: CompiledView, names: Sequence[str] | None) -> list[CompiledFea
 
 
 def _events(view: CompiledView, events: Any) -> pa.Table:
-    """The columns that the view needs, in their declared types."""
+    """Return the columns that the view needs, in their declared types."""
     if isinstance(events, str | Path):
         dataset = pq.ParquetDataset(events, partitioning=None)
         check_event_columns(view, dataset.schema.names)

@@ -39,7 +39,7 @@ def query(
     *,
     memory_mb: float = MEMORY_MB,
 ) -> pa.RecordBatchReader:
-    """The rows of one SELECT over tables of the lake, as a stream.
+    """Return the rows of one SELECT over tables of the lake, as a stream.
 
     ``parameters`` are the values of ``?`` or ``$name`` in it. DuckDB takes about ``memory_mb``
     MiB and spills the rest; the tables that are read eagerly (see above) come in addition. The
@@ -110,7 +110,10 @@ class _PinnedTable:
         self.schema: pa.Schema = pa.schema([f.with_nullable(True) for f in lake.schema(name)])
 
     def plain_files(self) -> list[str]:
-        """The local files whose rows are exactly those of the table; empty if it is not so."""
+        """Return the local files whose rows are exactly those of the table.
+
+        Empty if it is not so.
+        """
         table = self.lake.table(self.name)
         if self.snapshot is None or table.primary_keys or _deletes(table):
             return []
@@ -126,7 +129,7 @@ class _PinnedTable:
             verify_files(live_files(self.lake, self.name, self.snapshot.id), columns)
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """All rows; other columns than these are null, so that ``*`` means what it meant."""
+        """Return all rows; other columns than these are null, so that ``*`` means what it meant."""
         read = list(columns) or self.schema.names[:1]
         ref = None if self.snapshot is None else self.snapshot.id
         found = read_arrow(self.lake, self.name, read, ref)
@@ -144,7 +147,7 @@ def _deletes(table: Any) -> bool:
 
 
 def _names(engine: DuckDBEngine, statement: str) -> list[str]:
-    """The names of tables in a query, and of its common table expressions.
+    """Return the names of tables in a query, and of its common table expressions.
 
     Raises
     ------

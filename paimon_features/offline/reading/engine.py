@@ -16,7 +16,10 @@ class ViewFeatures(Protocol):
     """The computed features of one view for all rows."""
 
     def chunk(self, number: int) -> pa.Table:
-        """The features of a chunk's rows, in their order; columns as of ``ViewJoin.table``."""
+        """Return the features of a chunk's rows, in their order.
+
+        Columns as of ``ViewJoin.table``.
+        """
         ...
 
     def close(self) -> None:

@@ -41,7 +41,10 @@ class EntityHash:
         self._is_fixed = bool(self.keys) and all(is_fixed(kind) for kind in self.keys.values())
 
     def of(self, rows: pa.Table) -> Ints:
-        """The hash of each row's entity, -1 for a null key; ``hash % buckets`` is its bucket."""
+        """Return the hash of each row's entity, -1 for a null key.
+
+        ``hash % buckets`` is its bucket.
+        """
         if self._is_fixed:
             return self._each(rows)
         # texts: each is hashed once
@@ -54,7 +57,7 @@ class EntityHash:
         return found
 
     def _each(self, rows: pa.Table) -> Ints:
-        """As ``of`` for keys of a fixed size, which are hashed faster than compared."""
+        """Return as ``of`` for keys of a fixed size, which are hashed faster than compared."""
         columns = [Column.from_arrow(rows.column(key)) for key in self.keys]
         values = [column.values for column in columns]
         hashes = bucket_of(values, list(self.keys.values()), self._moduli).astype(np.int64)
@@ -64,7 +67,7 @@ class EntityHash:
         return hashes
 
     def partitions(self, hashes: Ints, parts: int) -> Ints:
-        """The partition of each hash, when every bucket has ``parts``; -1 stays -1."""
+        """Return the partition of each hash, when every bucket has ``parts``; -1 stays -1."""
         bucket, rest = hashes % self.buckets, hashes // self.buckets
         return np.where(hashes < 0, -1, bucket * parts + rest % parts)
 

@@ -84,11 +84,11 @@ class EntityRows(Closeable):
         return len(self.starts) - 1
 
     def size(self, chunk: int) -> int:
-        """Rows of a chunk."""
+        """Return rows of a chunk."""
         return self.starts[chunk + 1] - self.starts[chunk]
 
     def rows(self, chunk: int) -> pa.Table:
-        """The rows of a chunk, unchanged."""
+        """Return the rows of a chunk, unchanged."""
         return self._chunks[chunk] if self._rows is None else self._rows.read(chunk)
 
     def keys(self, chunk: int, read: ViewRead) -> tuple[pa.Table, Ints]:
@@ -130,7 +130,7 @@ class EntityRows(Closeable):
 
 
 def _slots(reads: Sequence[ViewRead]) -> Mapping[tuple[str, str], str]:
-    """A column per (key, type) pair of the entities."""
+    """Return a column per (key, type) pair of the entities."""
     kinds: dict[tuple[str, str], DataType] = {
         (key, kind.text): kind for read in reads for key, kind in read.keys.items()
     }

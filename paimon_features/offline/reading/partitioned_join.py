@@ -77,7 +77,10 @@ class PartitionedView:
             raise
 
     def chunk(self, number: int) -> pa.Table:
-        """The features of a chunk's rows, in their order; columns as of ``ViewJoin.table``."""
+        """Return the features of a chunk's rows, in their order.
+
+        Columns as of ``ViewJoin.table``.
+        """
         # sorted by first partition, as when the chunk was partitioned
         pieces = [self._answers.read(place) for _, place in sorted(self._pieces[number])]
         order = self._orders.read(number).column(0).to_numpy()
@@ -299,7 +302,7 @@ class SpilledPartitions:
             self._places[span].append(self._spill.append(piece))
 
     def tables(self, part: JoinPart) -> Iterator[pa.Table]:
-        """The rows of a part's span, in the order of ``add``."""
+        """Return the rows of a part's span, in the order of ``add``."""
         span = int(np.searchsorted(self._firsts, part.first))
         return (self._spill.read(place) for place in self._places[span])
 

@@ -48,17 +48,17 @@ class Pin:
 
     @classmethod
     def of(cls, table: str, snapshot: Snapshot | None) -> Pin:
-        """The pin of a snapshot that was found; None: the table has no commit."""
+        """Return the pin of a snapshot that was found; None: the table has no commit."""
         return cls(table, None) if snapshot is None else cls(table, snapshot.id, snapshot.commit)
 
     @classmethod
     def parse(cls, table: str, ref: SnapshotRef | None) -> Pin:
-        """The pin of a number or ``number@commit``; RequestError for other text."""
+        """Return the pin of a number or ``number@commit``; RequestError for other text."""
         return cls(table, None) if ref is None else cls(table, *split_ref(ref))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Pin:
-        """The inverse of ``to_document``."""
+        """Return the inverse of ``to_document``."""
         return cls(
             document["table"],
             document["snapshot_id"],
@@ -73,7 +73,7 @@ class Pin:
         return f"{self.snapshot_id}@{self.commit}" if numbered else self.snapshot_id
 
     def describe(self) -> str:
-        """The table and its snapshot, for people.
+        """Return the table and its snapshot, for people.
 
         >>> Pin("tiles_spend_g1", 7).describe(), Pin("events_spend", None).describe()
         ('tiles_spend_g1, snapshot 7', 'events_spend, no snapshot yet')
@@ -121,7 +121,7 @@ class Pinner:
             self._named_for = {(pin.table, pin.tiles): pin for pin in as_of}
 
     def pin(self, table: str) -> Pin:
-        """The snapshot of a table; repeated calls return the same one.
+        """Return the snapshot of a table; repeated calls return the same one.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class Pinner:
     def generation(
         self, view: CompiledView, current: Callable[[CompiledView], GenerationRecord]
     ) -> GenerationRecord:
-        """The generation of a view that is read: by default the current one.
+        """Return the generation of a view that is read: by default the current one.
 
         For a time it is the one that was active then, for named snapshots the one whose tile
         table is named. What is read of it has to be checked by ``check_contents``.
@@ -163,7 +163,7 @@ class Pinner:
     def feature_view(
         self, view: CompiledView, current: Callable[[CompiledView], GenerationRecord]
     ) -> tuple[GenerationRecord, Pin, Pin]:
-        """The generation of a view, its tiles, and the events that they contain.
+        """Return the generation of a view, its tiles, and the events that they contain.
 
         Events that its job has not read yet are in neither, and counted in ``not_included``.
 
@@ -198,7 +198,7 @@ class Pinner:
     def tiles(
         self, view: CompiledView, current: Callable[[CompiledView], GenerationRecord]
     ) -> tuple[GenerationRecord, Pin]:
-        """The generation of a view and its tiles, for a read that needs no events."""
+        """Return the generation of a view and its tiles, for a read that needs no events."""
         record, table = self.generation(view, current), view.source.table
         pin = self.pin(record.table)
         if self._named is None and (self.time_ms is None or pin.snapshot_id is None):
@@ -249,7 +249,7 @@ class Pinner:
         return generations.load(self.lake, view.name) if self._named else []
 
     def _found(self, table: str) -> Snapshot | None:
-        """The newest snapshot, or the one of the requested time."""
+        """Return the newest snapshot, or the one of the requested time."""
         if self.time_ms is None:
             return latest_snapshot(self.lake, table)
         return snapshot_as_of(self.lake, table, self.time_ms)

@@ -66,7 +66,7 @@ class SpillFile(Closeable):
         return len(self._places) - 1
 
     def read(self, number: int) -> pa.Table:
-        """The table of that number."""
+        """Return the table of that number."""
         start, size = self._places[number]
         self._file.seek(start)
         with pa.ipc.open_stream(pa.py_buffer(self._file.read(size))) as reader:

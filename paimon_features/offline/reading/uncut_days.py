@@ -47,13 +47,13 @@ class UncutDays:
                 self._borders = np.union1d(self._borders, distinct(days[~within]))
 
     def is_uncut(self, first_day: int, end_day: int) -> bool:
-        """Whether no window starts or ends within the days ``[first_day, end_day)``."""
+        """Return True if no window starts or ends within the days ``[first_day, end_day)``."""
         return not _any(self._within, first_day, end_day) and not _any(
             self._borders, first_day + 1, end_day
         )
 
     def _cuts(self, q: Ints) -> Iterator[Ints]:
-        """The tile borders at which a join splits tiles (``point_in_time``)."""
+        """Yield the tile borders at which a join splits tiles (``point_in_time``)."""
         tile_ms = self._view.tile_ms
         for window in self._windows:
             if window.length is not None:

@@ -28,7 +28,7 @@ class WholeView:
         self._found = found
 
     def chunk(self, number: int) -> pa.Table:
-        """The features of the rows, in their order; columns as of ``ViewJoin.table``."""
+        """Return the features of the rows, in their order; columns as of ``ViewJoin.table``."""
         return self._found
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ def _at_once(
     memory_bytes: int,
     tick: Callable[[int], None],
 ) -> pa.Table | None:
-    """The answers, where rows, events and the tiles of a bucket fit into memory together."""
+    """Return the answers, where rows, events and the tiles of a bucket fit into memory together."""
     keys, as_of_ms = entity_rows.keys(0, read)
     join = read.join(keys, as_of_ms)
     known = np.flatnonzero(join.entities.codes >= 0)

@@ -64,7 +64,7 @@ class ViewJoin(Protocol):
         ...
 
     def table(self) -> pa.Table:
-        """A column per feature, then a status column (codes) per feature."""
+        """Return a column per feature, then a status column (codes) per feature."""
         ...
 
 
@@ -94,7 +94,7 @@ class ReadRequirements(ABC):
 
     @abstractmethod
     def needs_events(self, days: range | None) -> bool:
-        """Whether events of any of these days are relevant (None: the table has no days)."""
+        """Return True if events of any of these days are relevant (None: the table has no days)."""
 
     @abstractmethod
     def tile_days(self) -> tuple[int, int] | None:
@@ -105,7 +105,8 @@ class ReadRequirements(ABC):
         """Mask of events that may be relevant, by entity and time; needs the filter."""
 
     def is_uncut(self, first_day: int, end_day: int) -> bool:
-        """Whether the tiles of these days (end exclusive) may be read rolled up, one per entity."""
+        """Return True if the tiles of these days (end exclusive) may be read rolled up, one per
+        entity."""
         return False
 
     def entities(self, hashes: Ints) -> Bools:
@@ -132,11 +133,11 @@ class ViewRead(ABC):
 
     @abstractmethod
     def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
-        """The join of these rows; ``keys`` in the types of the entity."""
+        """Return the join of these rows; ``keys`` in the types of the entity."""
 
     @abstractmethod
     def needs(self, memory_bytes: int = 0) -> ReadRequirements:
-        """The requirements of rows; observe them next."""
+        """Return the requirements of rows; observe them next."""
 
     @abstractmethod
     def definition(self, feature: str) -> Mapping[str, Any]:
@@ -208,7 +209,7 @@ class FeatureViewRead(ViewRead):
 
 class _FeatureViewJoin(PointInTimeJoin):
     def table(self) -> pa.Table:
-        """The results in Arrow."""
+        """Return the results in Arrow."""
         return self.results().table(self.features)
 
 
@@ -293,7 +294,7 @@ class _TableViewJoin(NewestVersionJoin):
         return 0
 
     def table(self) -> pa.Table:
-        """The results in Arrow."""
+        """Return the results in Arrow."""
         taken, status = self.results()
         for name in self.features:
             taken = taken.append_column(f"{name}__status", pa.array(status))
@@ -350,6 +351,6 @@ def arrow_width(schema: pa.Schema) -> int:
 
 
 def empty_join(read: ViewRead) -> ViewJoin:
-    """A join without rows, to find the columns that joins of this view need."""
+    """Return a join without rows, to find the columns that joins of this view need."""
     schema = pa.schema([pa.field(name, kind.arrow) for name, kind in read.keys.items()])
     return read.join(schema.empty_table(), np.zeros(0, np.int64))

@@ -81,7 +81,10 @@ class ViewScan:
     def events(
         self, columns: Sequence[str], rows: int = CHUNK_ROWS, choice: RowChoice | None = None
     ) -> Iterator[pa.Table]:
-        """The relevant events, in file order; with a ``choice`` without most of the others."""
+        """Return the relevant events, in file order.
+
+        With a ``choice`` without most of the others.
+        """
         return self._tables(self.read.events, self.event_files, columns, rows, choice)
 
     def tiles(
@@ -91,8 +94,8 @@ class ViewScan:
         rows: int = CHUNK_ROWS,
         choice: RowChoice | None = None,
     ) -> Iterator[pa.Table]:
-        """The relevant tiles of some buckets, in file order; with a ``choice`` without most of
-        the others."""
+        """Return the relevant tiles of some buckets, in file order; with a ``choice`` without most
+        of the others."""
         files = [file for file in self.tile_files if file.bucket in buckets]
         assert self.read.tiles is not None
         return self._tables(self.read.tiles, files, columns, rows, choice)
@@ -123,8 +126,8 @@ class ViewScan:
         rows: int,
         choice: RowChoice | None,
     ) -> Iterator[pa.Table]:
-        """The rows of files, small ones concatenated, large ones in pieces: entity lookup has a
-        cost per call."""
+        """Yield the rows of files, small ones concatenated, large ones in pieces: entity lookup has
+        a cost per call."""
         full = self.lake.schema(pin.table)
         schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
         held: list[pa.Table] = []
@@ -145,7 +148,7 @@ def pieces(
     rows: int,
     choice: RowChoice | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of files in order, those of large files some ``rows`` at a time.
+    """Yield the rows of files in order, those of large files some ``rows`` at a time.
 
     With a ``choice`` only those of a small file may all be there: to choose takes longer.
     Small files of an object store are read several at once: they cost waiting. Those of a folder
@@ -174,7 +177,7 @@ def _is_small_and_remote(file: DataFile) -> bool:
 def _read_ahead(
     pool: ThreadPoolExecutor, files: Iterable[DataFile], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """The rows of each file, in order, while the next ones are read."""
+    """Yield the rows of each file, in order, while the next ones are read."""
     waiting: deque[Future[pa.Table]] = deque()
     try:
         for file in files:

@@ -26,7 +26,7 @@ class Epochs:
         self._keys = keys
 
     def state(self) -> ViewState:
-        """The stored state; an empty one if there is none."""
+        """Return the stored state; an empty one if there is none."""
         return self._read()[1]
 
     def begin(self, content: EpochContent, now_ms: int, *, spoiled: str | None = None) -> Building:
@@ -62,12 +62,12 @@ class Epochs:
         raise self._contended()
 
     def complete(self, building: Building) -> bool:
-        """Whether every bucket of the epoch has a complete marker."""
+        """Return True if every bucket of the epoch has a complete marker."""
         markers = self.markers(building.epoch, range(building.content.buckets))
         return all(marker is not None and marker.complete for marker in markers)
 
     def markers(self, epoch: str, buckets: Sequence[int]) -> list[Marker | None]:
-        """The markers of some buckets."""
+        """Return the markers of some buckets."""
         found = self._store.get_many([self._keys.bucket(epoch, b).marker for b in buckets])
         return [None if data is None else Marker.from_bytes(data) for data in found]
 
@@ -92,7 +92,8 @@ class Epochs:
             yield sum(map(len, orphans.values()))
 
     def _stale(self, keys: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-        """Those of ``keys`` whose epoch is neither current nor under construction, by marker."""
+        """Return those of ``keys`` whose epoch is neither current nor under construction, by
+        marker."""
         if not keys:
             return {}
         state = self.state()

@@ -168,7 +168,10 @@ class Materializer:
             self.close()
 
     def _commit_mark(self) -> int | None:
-        """What changes with each commit to the table; None where it takes a request to know."""
+        """Return what changes with each commit to the table.
+
+        None where it takes a request to know.
+        """
         if self._served is None:
             return None
         return self._shard.lake.commit_mark(self._served.table)
@@ -211,7 +214,7 @@ class Materializer:
         return result
 
     def _content(self) -> EpochContent:
-        """The content that the store should have."""
+        """Return the content that the store should have."""
         record = self._generation()
         if record.fingerprint != self.view.fingerprint:
             raise GenerationError(
@@ -233,7 +236,7 @@ class Materializer:
         )
 
     def _evicted(self) -> dict[str, int]:
-        """The keys evicted so far; the policy may have been changed since the last pass.
+        """Return the keys evicted so far; the policy may have been changed since the last pass.
 
         Raises
         ------
@@ -249,7 +252,7 @@ class Materializer:
     def _epoch_to_advance(
         self, state: ViewState, content: EpochContent, evicted: Mapping[str, int]
     ) -> str:
-        """The epoch to advance by deltas; RebuildNeeded if there is none."""
+        """Return the epoch to advance by deltas; RebuildNeeded if there is none."""
         if self._rebuild:
             raise RebuildNeeded("requested")
         if state.epoch is None:
@@ -270,7 +273,8 @@ class Materializer:
         return state.epoch
 
     def _was_redefined(self, stored: EpochContent | None, content: EpochContent) -> bool:
-        """Whether the store had these tiles by our definition, and now has them by another."""
+        """Return True if the store had these tiles by our definition, and now has them by
+        another."""
         if stored is None or self._served != content:
             return False
         return replace(stored, online_fingerprint=content.online_fingerprint) == content

@@ -45,12 +45,12 @@ class SeenEntities:
 
     @classmethod
     def of(cls, entities: Sequence[bytes], newest_ms: Ints) -> SeenEntities:
-        """The entities with these key bytes."""
+        """Return the entities with these key bytes."""
         return cls(_hashes(entities), newest_ms).sorted()
 
     @classmethod
     def in_delta(cls, new: TileDelta) -> SeenEntities:
-        """The entities of some rows, with the newest event time among the rows of each."""
+        """Return the entities of some rows, with the newest event time among the rows of each."""
         times = new.cells.rows[EVENT_TIME_MAX.name]
         starts = new.offsets[:-1]
         newest = np.maximum.reduceat(times, starts) if len(starts) else np.empty(0, np.int64)
@@ -58,7 +58,7 @@ class SeenEntities:
 
     @classmethod
     def together(cls, parts: Sequence[SeenEntities]) -> SeenEntities:
-        """The entities of all parts, with their newest event times."""
+        """Return the entities of all parts, with their newest event times."""
         if not parts:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64))
         if len(parts) == 1:
@@ -79,12 +79,12 @@ class SeenEntities:
         return SeenEntities(hashes[first], np.maximum.reduceat(newest, np.flatnonzero(first)))
 
     def since(self, from_ms: int) -> SeenEntities:
-        """Those with an event at ``from_ms`` or later."""
+        """Return those with an event at ``from_ms`` or later."""
         kept = self.newest_ms >= from_ms
         return self if kept.all() else SeenEntities(self.hashes[kept], self.newest_ms[kept])
 
     def newest_of(self, hashes: Ints) -> Ints:
-        """The newest event time of each hash; NEVER_MS for those that are not among them."""
+        """Return the newest event time of each hash; NEVER_MS for those that are not among them."""
         out = np.full(len(hashes), NEVER_MS, np.int64)
         if len(self.hashes):
             at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -104,7 +104,7 @@ class KnownEntities:
         self._parts: list[SeenEntities] = []
 
     def __len__(self) -> int:
-        """The number of entries; an entity may have several until its parts are merged."""
+        """Return the number of entries; an entity may have several until its parts are merged."""
         return sum(map(len, self._parts))
 
     def learn(self, seen: SeenEntities, needed_from_ms: int = NEVER_MS) -> None:
@@ -120,7 +120,7 @@ class KnownEntities:
             del self._parts[-1]
 
     def newest_ms(self, entities: Sequence[bytes]) -> Ints:
-        """The newest event time of each entity; NEVER_MS for unknown ones."""
+        """Return the newest event time of each entity; NEVER_MS for unknown ones."""
         hashes = _hashes(entities)
         newest = np.full(len(hashes), NEVER_MS, np.int64)
         for part in self._parts:
@@ -153,7 +153,8 @@ class KnownOfShard:
         entities: Sequence[bytes],
         alive: Callable[[], None],
     ) -> int:
-        """How many of these entities without a record must have one at the marker's snapshot.
+        """Return how many of these entities without a record must have one at the marker's
+        snapshot.
 
         Reads the keys of the bucket's files on the first call; ``alive`` is called between them.
 
@@ -191,7 +192,7 @@ class KnownOfShard:
         return known if at == _snapshot_of(marker) else None
 
     def _needed_from_ms(self, marker: Marker) -> int:
-        """The newest event of an entity whose record must exist is not older."""
+        """Return the newest event of an entity whose record must exist is not older."""
         view = self._layout.view
         from_ms = oldest_needed(view, marker.high_ms)
         now_ms, kept_ms = self._clock(), expire_after_ms(view)

@@ -85,7 +85,7 @@ class PassRecorder:
     def end(
         self, applied: int, latest: Snapshot | None, held: tuple[str, ...] = ()
     ) -> MaterializeProgress:
-        """The result of the pass; reported to the callback if there was any work."""
+        """Return the result of the pass; reported to the callback if there was any work."""
         progress = self._at(applied, latest, held)
         if self.tiles or held or self.rebuilding:
             self._callback(progress)

@@ -84,7 +84,7 @@ class Monitor:
         }
 
     def metrics(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         try:
             from prometheus_client import CollectorRegistry, generate_latest
         except ImportError as error:
@@ -95,7 +95,7 @@ class Monitor:
         return text
 
     def collect(self) -> Iterable[Any]:
-        """The metric families, for a ``prometheus_client`` registry."""
+        """Yield the metric families, for a ``prometheus_client`` registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         counters: tuple[tuple[str, str, Callable[[_WatchedView], float]], ...] = (

@@ -66,7 +66,7 @@ class MonitorServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="monitor")
 
     def __len__(self) -> int:
-        """The number of open connections."""
+        """Return the number of open connections."""
         return len(self._open)
 
     def __enter__(self) -> MonitorServer:

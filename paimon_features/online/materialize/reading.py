@@ -23,7 +23,7 @@ def read_tile_deltas(
     max_rows: int = MAX_ROWS,
     alive: Callable[[], None] = lambda: None,
 ) -> Iterator[TileDelta]:
-    """The rows of (snapshot id, file) pairs by entity, in parts of about ``max_rows`` rows.
+    """Yield the rows of (snapshot id, file) pairs by entity, in parts of about ``max_rows`` rows.
 
     All rows of an entity are in one part. ``alive`` is called before each file is read.
 

@@ -148,7 +148,7 @@ def _build_bucket(
 
 
 def _newest_event(files: Sequence[DataFile]) -> int:
-    """The newest event time: it is in the newest day."""
+    """Return the newest event time: it is in the newest day."""
     newest_day = max((partition_end_ms(file) for file in files), default=0)
     newest = NEVER_MS
     for file in files:

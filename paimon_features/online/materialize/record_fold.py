@@ -56,7 +56,7 @@ class TileDelta:
         return int(times.max()) if len(times) else NEVER_MS
 
     def select(self, chosen: Ints) -> TileDelta:
-        """The entities at ``chosen`` with all their rows."""
+        """Return the entities at ``chosen`` with all their rows."""
         lengths = np.diff(self.offsets)[chosen]
         ends = np.cumsum(lengths)
         rows = np.repeat(self.offsets[chosen] - (ends - lengths), lengths) + np.arange(
@@ -81,7 +81,8 @@ class TileDelta:
 
 
 def rows_of_part(layout: RecordLayout, table: pa.Table, part: int, parts: int) -> pa.Table:
-    """The rows of those entities that fall into ``part`` of ``parts``, by a hash of their key."""
+    """Return the rows of those entities that fall into ``part`` of ``parts``, by a hash of their
+    key."""
     if parts == 1:
         return table
     codes, keys = _entities(layout, table)
@@ -115,7 +116,8 @@ def tile_delta(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> 
 
 
 def newest_by_entity(layout: RecordLayout, table: pa.Table) -> tuple[list[bytes], Ints]:
-    """The key bytes of the entities in rows of a tile table, and their newest event times."""
+    """Return the key bytes of the entities in rows of a tile table, and their newest event
+    times."""
     codes, keys = _entities(layout, table)
     newest = np.full(len(keys), NEVER_MS, np.int64)
     times = Column.from_arrow(table.column(EVENT_TIME_MAX.name)).values
@@ -124,14 +126,14 @@ def newest_by_entity(layout: RecordLayout, table: pa.Table) -> tuple[list[bytes]
 
 
 def _entities(layout: RecordLayout, table: pa.Table) -> tuple[Ints, list[bytes]]:
-    """A code for each row, and the key bytes of the entity of each code."""
+    """Return a code for each row, and the key bytes of the entity of each code."""
     keys = layout.view.keys
     codes, uniques = _entity_codes([table.column(name) for name in keys])
     return codes, entity_bytes(list(keys.values()), uniques)
 
 
 def _entity_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, list[pa.Array]]:
-    """A code for each row, equal for equal keys, and the keys of each code."""
+    """Return a code for each row, equal for equal keys, and the keys of each code."""
     if len(columns) == 1:
         encoded = pc.dictionary_encode(columns[0]).combine_chunks()
         if isinstance(encoded, pa.ChunkedArray):
@@ -177,7 +179,7 @@ def merge(
     snapshot: int,
     high_ms: int,
 ) -> list[bytes | None]:
-    """The records of ``new.entities``, updated by the rows they do not contain yet.
+    """Return the records of ``new.entities``, updated by the rows they do not contain yet.
 
     ``old`` are the stored records. ``new`` is complete for snapshots up to ``snapshot``;
     ``high_ms`` is the newest event time of the bucket up to there. None in the result: nothing
@@ -249,7 +251,7 @@ def _kept(
     owners: Ints,
     headers: npt.NDArray[np.void],
 ) -> tuple[Cells, Ints]:
-    """The cells that some window can still cover.
+    """Return the cells that some window can still cover.
 
     Older cells of the top level go into the lifetime cell if the view has one; else their newest
     event time goes into the header's ``pruned_high``.

@@ -30,7 +30,7 @@ from paimon_features.online.store.store import OnlineStore, StoreLease, Write
 
 
 def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> str:
-    """The consumer by which a materializer retains snapshots of the tile table.
+    """Return the consumer by which a materializer retains snapshots of the tile table.
 
     >>> consumer_name("shop", "spend", (0, 4))
     'materialize-shop-spend-0-of-4'
@@ -78,7 +78,7 @@ class Shard:
         self._holds: tuple[str, int] | None = None
 
     def own_buckets(self, content: EpochContent) -> list[int]:
-        """The buckets of this shard, ascending."""
+        """Return the buckets of this shard, ascending."""
         return list(range(self._index, content.buckets, self._shards))
 
     def take(self, keys: BucketKeys) -> StoreLease:
@@ -89,13 +89,13 @@ class Shard:
         return lease
 
     def alive(self, keys: BucketKeys) -> Callable[[], None]:
-        """A function that renews the lease of a bucket, or raises LeaseLost."""
+        """Return a function that renews the lease of a bucket, or raises LeaseLost."""
         return lambda: self.leases.keep(keys.lease)
 
     def writer(
         self, keys: BucketKeys, bucket: int, content: EpochContent, marker: Marker, run: str
     ) -> BucketWriter:
-        """A writer of the bucket's records within the server's ``run``."""
+        """Return a writer of the bucket's records within the server's ``run``."""
         return BucketWriter(
             self.store,
             self.layout,

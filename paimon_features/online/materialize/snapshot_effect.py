@@ -21,7 +21,7 @@ from paimon_features.tiles.rollups import Rollups
 
 
 def identity(snapshot: Snapshot) -> int:
-    """A hash that distinguishes a snapshot from one that reuses its id after a rollback."""
+    """Return a hash that distinguishes a snapshot from one that reuses its id after a rollback."""
     text = f"{snapshot.commit_user}\n{snapshot.commit_identifier}\n{snapshot.time_ms}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -29,7 +29,7 @@ def identity(snapshot: Snapshot) -> int:
 def added_files(
     view: CompiledView, delta: Delta, high_ms: Mapping[int, int]
 ) -> dict[int, list[DataFile]]:
-    """The files that a snapshot added, by bucket, for the buckets of ``high_ms``.
+    """Return the files that a snapshot added, by bucket, for the buckets of ``high_ms``.
 
     ``high_ms`` maps each bucket to its newest applied event time.
 
@@ -65,17 +65,18 @@ def added_files(
 
 
 def oldest_needed(view: CompiledView, high_ms: int) -> int:
-    """The start (inclusive, ms) of the data that an allowed read may need."""
+    """Return the start (inclusive, ms) of the data that an allowed read may need."""
     return int(view.known_from(np.array([high_ms - view.margin_ms], np.int64))[0])
 
 
 def partition_end_ms(file: DataFile) -> int:
-    """The end (exclusive, ms) of the days of a file's partition."""
+    """Return the end (exclusive, ms) of the days of a file's partition."""
     return (int(file.partition[TILE_DAY]) + file.partition_days) * DAY_MS
 
 
 def newest_partition_ms(files: Iterable[DataFile]) -> int:
-    """The start (inclusive, ms) of the newest partition of files: an event is not older than it.
+    """Return the start (inclusive, ms) of the newest partition of files: an event is not older than
+    it.
 
     Before all times without files.
     """
@@ -85,7 +86,7 @@ def newest_partition_ms(files: Iterable[DataFile]) -> int:
 def needed_files(
     lake: Lake, view: CompiledView, table: str, snapshot_id: int, buckets: Sequence[int]
 ) -> dict[int, list[DataFile]]:
-    """The files of each bucket at a snapshot (0: none yet) that an allowed read may need.
+    """Return the files of each bucket at a snapshot (0: none yet) that an allowed read may need.
 
     Raises
     ------
@@ -104,13 +105,13 @@ def needed_files(
 
 
 def within_windows(view: CompiledView, files: Sequence[DataFile]) -> list[DataFile]:
-    """The files of a bucket whose days are within a window of an allowed read."""
+    """Return the files of a bucket whose days are within a window of an allowed read."""
     oldest_ms = oldest_needed(view, newest_partition_ms(files))
     return [file for file in files if partition_end_ms(file) > oldest_ms]
 
 
 def rolled(view: CompiledView, rollups: Rollups | None, files: list[DataFile]) -> list[DataFile]:
-    """The same data in fewer rows: rollups whose rows go into the lifetime cell entirely."""
+    """Return the same data in fewer rows: rollups whose rows go into the lifetime cell entirely."""
     if rollups is None or not view.has_lifetime:
         return files
     newest_ms = newest_partition_ms(files)

@@ -67,5 +67,5 @@ class BundlePlace:
         return bundle
 
     def stamp(self) -> str:
-        """What differs after another bundle was published; empty without one."""
+        """Return what differs after another bundle was published; empty without one."""
         return self.document.stamp()

@@ -72,7 +72,7 @@ LIFETIME_KEY = LIFETIME_LEVEL << LEVEL_SHIFT | INDEX_BIAS
 
 
 def cell_keys(level: int, indices: Ints) -> Ints:
-    """The keys of the cells of ``level`` with these tile indices.
+    """Return the keys of the cells of ``level`` with these tile indices.
 
     >>> cell_keys(0, np.array([-1, 0])).tolist() == [2**55 - 1, 2**55]
     True
@@ -82,7 +82,7 @@ def cell_keys(level: int, indices: Ints) -> Ints:
 
 
 def cell_key(level: int, index: int) -> int:
-    """The key of one cell."""
+    """Return the key of one cell."""
     return (level << LEVEL_SHIFT) + INDEX_BIAS + index
 
 
@@ -101,16 +101,16 @@ class Cells:
         return len(self.rows)
 
     def take(self, indices: npt.NDArray[Any]) -> Cells:
-        """The cells at ``indices``, or those selected by a boolean mask."""
+        """Return the cells at ``indices``, or those selected by a boolean mask."""
         return Cells(_plain(self.rows)[indices].view(self.rows.dtype), self.text)
 
     def copy_of_rows(self) -> Array:
-        """A writable copy of the rows."""
+        """Return a writable copy of the rows."""
         return _plain(self.rows).copy().view(self.rows.dtype)
 
 
 def _plain(rows: Array) -> Array:
-    """The rows as opaque bytes, which NumPy copies ten times faster than structured rows."""
+    """Return the rows as opaque bytes, which NumPy copies ten times faster than structured rows."""
     return rows.view(f"V{rows.dtype.itemsize}")
 
 
@@ -151,7 +151,7 @@ class RecordLayout:
         """The layout as the native core takes it."""
 
     def empty(self) -> Cells:
-        """An empty sequence of cells."""
+        """Return an empty sequence of cells."""
         return Cells(np.empty(0, self.cell))
 
     # -- columns and cells -----------------------------------------------------------------
@@ -189,11 +189,11 @@ class RecordLayout:
         return Cells(rows, b"".join(texts))
 
     def columns(self, cells: Cells, names: Sequence[str]) -> dict[str, Column]:
-        """The partials of ``names`` as columns, one row per cell."""
+        """Return the partials of ``names`` as columns, one row per cell."""
         return {name: self.column(cells, name) for name in names}
 
     def column(self, cells: Cells, name: str) -> Column:
-        """One partial as a column, one row per cell.
+        """Return one partial as a column, one row per cell.
 
         Raises
         ------
@@ -220,7 +220,8 @@ class RecordLayout:
         return Column(values, valid)
 
     def validity(self, name: str) -> tuple[int, int] | None:
-        """Where a cell says whether a partial has a value: a byte of ``valid``, and a mask for it.
+        """Return where a cell says whether a partial has a value: a byte of ``valid``, and a mask
+        for it.
 
         None for a partial that always has one.
         """
@@ -241,7 +242,8 @@ class RecordLayout:
         return Cells(rows, b"".join([part.text for part in parts]))
 
     def packed(self, cells: Cells) -> Cells:
-        """The same cells with their strings in order and no unreferenced bytes in ``text``."""
+        """Return the same cells with their strings in order and no unreferenced bytes in
+        ``text``."""
         if not self.texts:
             return cells
         # axes: (cells, text partials), the order in which strings are stored
@@ -257,7 +259,7 @@ class RecordLayout:
     # -- bytes -----------------------------------------------------------------------------
 
     def encode(self, headers: Array, cells: Cells, offsets: Ints) -> list[bytes]:
-        """The bytes of each record; cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
+        """Return the bytes of each record; cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
 
         The cells of a record must be ascending by key. Format, layout, flags and sizes of the
         headers are set here.
@@ -286,7 +288,7 @@ class RecordLayout:
         return records
 
     def decode(self, records: Sequence[bytes]) -> Records:
-        """The inverse of ``encode``.
+        """Return the inverse of ``encode``.
 
         Raises
         ------
@@ -342,7 +344,7 @@ class RecordLayout:
         return Records(headers, Cells(rows, text), offsets)
 
     def _pack(self, rows: Array, offsets: Ints, event_high: Ints) -> list[bytes | None]:
-        """The packed cells of each record; None where that is not smaller, or not done."""
+        """Return the packed cells of each record; None where that is not smaller, or not done."""
         counts = np.diff(offsets)
         if CORE is None:
             few = counts <= packing.MAX_CELLS
@@ -366,7 +368,7 @@ class RecordLayout:
     def _packed_by_numpy(
         self, rows: Array, offsets: Ints, event_high: Ints, few: npt.NDArray[np.bool_]
     ) -> list[bytes]:
-        """The packed cells of the records that have few."""
+        """Return the packed cells of the records that have few."""
         counts = np.diff(offsets)
         cells = np.repeat(few, counts)
         rows = _plain(rows)[cells].view(self.cell)
@@ -409,14 +411,14 @@ class RecordLayout:
         return np.array([*self.view.levels_ms, 0])
 
     def _newest(self, event_high: Ints) -> Ints:
-        """The index of the newest event's tile in each level; axes: records, levels."""
+        """Return the index of the newest event's tile in each level; axes: records, levels."""
         steps = np.array(self.view.levels_ms)
         found = np.zeros((len(event_high), len(steps) + 1), np.int64)
         found[:, :-1] = event_high[:, None] // steps
         return found
 
     def _columns_of(self, rows: Array) -> list[Ints]:
-        """The numbers of each packed column; of texts their lengths."""
+        """Return the numbers of each packed column; of texts their lengths."""
         columns = []
         for partial in self.view.partials:
             values = rows[partial.name]
@@ -429,7 +431,7 @@ class RecordLayout:
     def _unpack(
         self, records: Sequence[bytes], headers: Array, offsets: Ints, lengths: Ints
     ) -> Array:
-        """The cells of records, some of which are packed; DamagedError if one is damaged."""
+        """Return the cells of records, some of which are packed; DamagedError if one is damaged."""
         rows = np.zeros(int(offsets[-1]), self.cell)
         if CORE is not None:
             if CORE.unpack(self.words, list(records), _plain(rows)) != len(records):
@@ -533,7 +535,7 @@ class RecordLayout:
         return rows, [packed.text[cuts[i] : cuts[i + 1]] for i in range(len(cuts) - 1)]
 
     def damaged(self, what: str) -> OnlineStoreError:
-        """The error of a read that met damaged bytes."""
+        """Return the error of a read that met damaged bytes."""
         return OnlineStoreError(
             f"feature view {self.view.name!r}: {what}; the records are damaged or were written by "
             "another version or definition: run 'paimon-features materialize --rebuild'"
@@ -547,7 +549,7 @@ def _stored(partial: Partial) -> tuple[Any, ...]:
 
 
 def _kind(partial: Partial) -> int:
-    """How its column is packed."""
+    """Return how its column is packed."""
     if partial.type.text in ("string", "bytes"):
         return packing.TEXTS
     return packing.INTEGERS if partial.type.text == "int64" else packing.FLOATS

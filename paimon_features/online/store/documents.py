@@ -60,7 +60,7 @@ class DocumentPlace:
         return self._store
 
     def key(self, name: str) -> bytes:
-        """A key next to those of the document: ``pf:{shop}#name``."""
+        """Return a key next to those of the document: ``pf:{shop}#name``."""
         return f"{self.store.key_prefix}{{{self.project}}}#{name}".encode()
 
     def publish(self, data: bytes) -> None:
@@ -97,13 +97,13 @@ class DocumentPlace:
         return noticed
 
     def read(self) -> bytes | None:
-        """The document, None if there is none; its content is not checked."""
+        """Return the document, None if there is none; its content is not checked."""
         if self.is_online:
             return self.store.get_many([self.key(self.name)])[0]
         return read_file(Path(self.where), self.kind.max_bytes, str(self), self.kind.error)
 
     def stamp(self) -> str:
-        """What differs after another one was published; empty without one."""
+        """Return what differs after another one was published; empty without one."""
         if self.is_online:
             [digest] = self.store.get_many([self.key(f"{self.name}-digest")])
             return "" if digest is None else digest.decode()
@@ -129,7 +129,10 @@ def write_file(path: Path, data: bytes, what: str) -> None:
 def read_file(
     path: Path, most: int, what: str, error_type: type[PaimonFeaturesError]
 ) -> bytes | None:
-    """The content of a file, at most one byte more than ``most``; None if it does not exist."""
+    """Return the content of a file, at most one byte more than ``most``.
+
+    None if it does not exist.
+    """
     try:
         with path.open("rb") as file:
             return file.read(most + 1)  # no more of a file that is another one

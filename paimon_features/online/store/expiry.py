@@ -16,7 +16,7 @@ READ_BEHIND_MS = DAY_MS
 
 
 def expire_after_ms(view: CompiledView) -> int | None:
-    """The time from its last write to a record's expiry; None: never (a lifetime window)."""
+    """Return the time from its last write to a record's expiry; None: never (a lifetime window)."""
     retention_ms = view.longest_ms
     if retention_ms is None:
         return None
@@ -29,7 +29,7 @@ def expire_after_ms(view: CompiledView) -> int | None:
 
 
 def may_miss_records(view: CompiledView, as_of_ms: int, clock_ms: int, built_ms: int) -> bool:
-    """Whether a read at ``as_of_ms`` could miss an expired record.
+    """Return True if a read at ``as_of_ms`` could miss an expired record.
 
     ``built_ms`` is the time at which the build of the epoch started, before its first write.
     """

@@ -32,7 +32,7 @@ _SEPARATOR = b"|"
 
 
 def new_epoch() -> str:
-    """A new random epoch name: eight hexadecimal digits."""
+    """Return a new random epoch name: eight hexadecimal digits."""
     return secrets.token_hex(4)
 
 
@@ -51,15 +51,15 @@ class ViewKeys:
         """The common prefix of the keys of all epochs, which the state key does not share."""
 
     def epoch(self, epoch: str) -> bytes:
-        """The common prefix of all keys of an epoch."""
+        """Return the common prefix of all keys of an epoch."""
         return f"{self._stem}:{epoch}:".encode()
 
     def epoch_of(self, key: bytes) -> str:
-        """The epoch of a key with the prefix ``all_epochs``."""
+        """Return the epoch of a key with the prefix ``all_epochs``."""
         return key[len(self.all_epochs) :].split(b":", 1)[0].decode()
 
     def by_marker(self, keys: Iterable[bytes]) -> dict[bytes, list[bytes]]:
-        """Keys with the prefix ``all_epochs`` by the marker key of their bucket.
+        """Return keys with the prefix ``all_epochs`` by the marker key of their bucket.
 
         >>> keys = ViewKeys("shop", "spend")
         >>> keys.by_marker([b"pf:{shop:spend:1a2b3c4d:7}:some|}#marker"])
@@ -72,7 +72,7 @@ class ViewKeys:
         return {stem + MARKER_END: of_stem for stem, of_stem in found.items()}
 
     def bucket(self, epoch: str, bucket: int) -> BucketKeys:
-        """The keys of one bucket."""
+        """Return the keys of one bucket."""
         return BucketKeys(f"{self._stem}:{epoch}:{bucket}}}".encode())
 
 
@@ -89,7 +89,7 @@ class BucketKeys:
 
 
 def entity_bytes(types: Sequence[DataType], columns: Sequence[pa.Array]) -> list[bytes]:
-    """The canonical bytes of each entity, from one Arrow array per key column.
+    """Return the canonical bytes of each entity, from one Arrow array per key column.
 
     The arrays have the key columns' types and no nulls.
 
@@ -125,7 +125,7 @@ def _part(kind: DataType, column: pa.Array) -> list[bytes]:
 
 
 def key_arrays(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> list[pa.Array]:
-    """The key columns of a request as Arrow arrays of their types.
+    """Return the key columns of a request as Arrow arrays of their types.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def key_arrays(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> 
 
 
 def plain_key(name: str, kind: DataType, values: Sequence[Any]) -> list[Any]:
-    """The values of a key column as Python values of its type, from plain values.
+    """Return the values of a key column as Python values of its type, from plain values.
 
     Raises
     ------

@@ -56,7 +56,7 @@ class Marker:
         return self.to_bytes()[:_OPENING_SIZE]
 
     def to_bytes(self) -> bytes:
-        """The stored form: 64 bytes, little endian."""
+        """Return the stored form: 64 bytes, little endian."""
         return _MARKER.pack(
             FORMAT,
             self.complete * _COMPLETE | self.followed * _FOLLOWED,
@@ -73,7 +73,7 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Marker:
-        """The inverse of ``to_bytes``.
+        """Return the inverse of ``to_bytes``.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class ViewState:
     evicted: Mapping[str, int] = field(default_factory=dict)
 
     def evicted_since(self, evicted: Mapping[str, int]) -> int:
-        """The number of keys evicted since the build of the epoch started.
+        """Return the number of keys evicted since the build of the epoch started.
 
         ``evicted`` is the present number by run. A run that the state does not have started later,
         or had evicted nothing.
@@ -168,7 +168,7 @@ class ViewState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ViewState:
-        """The inverse of ``to_bytes``.
+        """Return the inverse of ``to_bytes``.
 
         Raises
         ------

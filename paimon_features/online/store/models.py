@@ -92,7 +92,7 @@ class PublishedModels:
             ) from error
 
     def files(self) -> set[str]:
-        """The SHA-256 of the manifests of all versions."""
+        """Return the SHA-256 of the manifests of all versions."""
         return {each.manifest for states in self.models.values() for each in states.versions}
 
 
@@ -139,7 +139,7 @@ class ModelPlace:
         return self._parsed(self._index.read())
 
     def stamp(self) -> str:
-        """What differs after another index was published; empty without one."""
+        """Return what differs after another index was published; empty without one."""
         return self._index.stamp()
 
     def load(self, model: str, state: VersionState) -> ServedModel:
@@ -170,7 +170,7 @@ class ModelPlace:
     def load_file(
         self, file: ModelFile, most: int = MAX_NETWORK_BYTES, what: str = "a file of a model"
     ) -> bytes:
-        """The content of a file, verified; raises as ``load``."""
+        """Return the content of a file, verified; raises as ``load``."""
         if file.bytes > most:
             raise ModelError(f"{what} has {file.bytes:,} bytes; expected at most {most:,}")
         data = self._file(file.sha256, file.bytes, what)
@@ -273,7 +273,7 @@ class ModelPlace:
                 self._index.store.delete(unused)
 
     def _used(self, index: PublishedModels) -> set[str]:
-        """The SHA-256 of the manifests of an index and of the networks that they name."""
+        """Return the SHA-256 of the manifests of an index and of the networks that they name."""
         used = index.files()
         for digest in index.files():
             data = self._file(digest, MAX_MANIFEST_BYTES, "a manifest")
@@ -293,7 +293,7 @@ def _newest(index: PublishedModels, other: PublishedModels) -> PublishedModels:
 
 
 def model_place_of(config: ProjectConfig, open_store: Callable[[], OnlineStore]) -> ModelPlace:
-    """Where the models of a project are published by ``[serve] bundle``: with the bundle.
+    """Return where the models of a project are published by ``[serve] bundle``: with the bundle.
 
     Where that is not set, the folder ``models`` of the state folder.
     """

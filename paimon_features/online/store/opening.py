@@ -12,7 +12,7 @@ from paimon_features.online.store.store import OnlineStore
 
 
 def open_store(where: str | OnlineSettings) -> OnlineStore:
-    """The store of these settings, or at this address with default settings.
+    """Return the store of these settings, or at this address with default settings.
 
     It connects on first use. ``memory://`` is a new, empty store in this process.
 
@@ -35,7 +35,7 @@ def open_store(where: str | OnlineSettings) -> OnlineStore:
 
 
 def open_queue(where: str | OnlineSettings, name: str) -> Queue:
-    """The queue of this name, on the servers of these settings or at this address.
+    """Return the queue of this name, on the servers of these settings or at this address.
 
     It connects on first use. ``memory://`` is a new, empty queue in this process.
 

@@ -68,7 +68,7 @@ class _Coded:
         return 2 + self.base_width + self.counts * self.width
 
     def take(self, records: Bools) -> _Coded:
-        """Those of some records."""
+        """Return those of some records."""
         return _Coded(
             self.counts[records],
             self.head[records],
@@ -105,7 +105,7 @@ def pack(
     counts: Ints,
     times: tuple[int, Words],
 ) -> list[bytes]:
-    """The packed bytes of each record, of ``counts`` cells.
+    """Return the packed bytes of each record, of ``counts`` cells.
 
     ``runs`` are the columns before the partials, each with its numbers in each record; ``columns``
     those of the partials and of validity bits, with their ``kinds``. ``times`` are the place of the
@@ -144,7 +144,7 @@ def pack(
 
 
 def _starts(counts: Ints) -> tuple[Bools, Ints]:
-    """Which records have numbers, and where those begin."""
+    """Return which records have numbers, and where those begin."""
     full = counts > 0
     return full, (np.cumsum(counts) - counts)[full]
 
@@ -174,7 +174,7 @@ def _integers(numbers: Words, counts: Ints, *, with_unit: bool) -> _Coded:
 
 
 def _own(numbers: Words, counts: Ints, floats: bool) -> _Coded:
-    """The best coding without another column."""
+    """Return the best coding without another column."""
     if not floats:
         return _integers(numbers, counts, with_unit=True)
     full, starts = _starts(counts)
@@ -236,7 +236,7 @@ def _alike(
     counts: Ints,
     own: _Coded,
 ) -> _Alike | None:
-    """The records in which a column is smaller as one before it; None if there are none."""
+    """Return the records in which a column is smaller as one before it; None if there are none."""
     kind = kinds[place]
     nearest = range(place - 1, max(-1, place - 1 - _FARTHEST), -1)
     near = [i for i in nearest if kinds[i] == kind][:_NEAR]
@@ -293,7 +293,7 @@ def _put_alike(out: Bytes, at: Ints, alike: _Alike) -> None:
 
 
 def _ranks(counts: Ints) -> Ints:
-    """The place of each number in its record."""
+    """Return the place of each number in its record."""
     ranks: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return ranks
 
@@ -310,7 +310,7 @@ def _by_width(starts: Ints, counts: Ints, width: Ints) -> list[tuple[int, Bools,
 
 
 def _bytes_of(values: Words) -> Ints:
-    """How many bytes each number needs; none for 0."""
+    """Return how many bytes each number needs; none for 0."""
     found = np.zeros(len(values), np.int64)
     for place in range(8):
         found[values >> np.uint64(8 * place) > 0] = place + 1
@@ -342,12 +342,12 @@ class Unpacker:
         self._taken: list[tuple[int, Words]] = []
 
     def integers(self, counts: Ints) -> Words:
-        """A column of integers before the partials."""
+        """Return a column of integers before the partials."""
         every = np.ones(len(counts), np.bool_)
         return self._take(every, counts, floats=False)
 
     def column(self, kind: int, counts: Ints) -> Words:
-        """The next column of the partials, or of the validity bits."""
+        """Return the next column of the partials, or of the validity bits."""
         self._need(np.full(len(counts), 2))
         alike = self._data[self._at] & 15 == _ALIKE
         cells = np.repeat(alike, counts)
@@ -378,7 +378,7 @@ class Unpacker:
             raise DamagedError("bytes are missing")
 
     def _take(self, records: Bools, counts: Ints, *, floats: bool) -> Words:
-        """A column of some records that refers to no other."""
+        """Return a column of some records that refers to no other."""
         self._need(np.full(len(counts), 2), records)
         at = self._at[records]
         head = self._data[at].astype(np.int64)
@@ -456,6 +456,6 @@ class Unpacker:
 def layout_words(
     id_: int, time_column: int, steps_ms: Sequence[int], kinds: Sequence[int]
 ) -> npt.NDArray[Any]:
-    """A layout as the native core takes it."""
+    """Return a layout as the native core takes it."""
     words = [id_, time_column, len(steps_ms), len(kinds), *steps_ms, *kinds]
     return np.array(words, "<i8")

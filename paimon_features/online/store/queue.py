@@ -22,7 +22,7 @@ class Queue(Protocol):
         """Append messages in order and return their ids."""
 
     def contains(self, message_id: bytes) -> bool:
-        """Whether a message is present: neither deleted nor lost."""
+        """Return True if a message is present: neither deleted nor lost."""
 
     def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Up to ``most`` messages after an id, oldest first, as (id, message)."""
@@ -34,7 +34,7 @@ class Queue(Protocol):
         """Set notes; other notes are unchanged."""
 
     def noted(self, name: str) -> int | None:
-        """The value of a note, None if it is not set."""
+        """Return the value of a note, None if it is not set."""
 
     def forget_notes(self) -> None:
         """Remove all notes."""

@@ -152,13 +152,13 @@ class OnlineSettings:
         return f"redis://{login}{host_and_port(*self.hosts[0])}/{self.db}"
 
     def for_writing(self) -> OnlineSettings:
-        """These settings with ``write_timeout_ms`` for reads too: a writer prefers late to
+        """Return these settings with ``write_timeout_ms`` for reads too: a writer prefers late to
         failed."""
         return replace(self, timeout_ms=max(self.timeout_ms, self.write_timeout_ms))
 
 
 def is_socket(address: tuple[str, int]) -> bool:
-    """Whether an address is the path of a Unix socket: no host begins with a slash."""
+    """Return True if an address is the path of a Unix socket: no host begins with a slash."""
     return address[0].startswith("/")
 
 
@@ -204,7 +204,7 @@ def from_url(url: str) -> OnlineSettings:
 
 
 def _socket(url: str, rest: str) -> OnlineSettings:
-    """The server behind a Unix socket, in the form of redis-py."""
+    """Return the server behind a Unix socket, in the form of redis-py."""
     place, _, query = rest.partition("?")
     login, slash, path = place.partition("/")
     credentials, at, other = login.rpartition("@")
@@ -241,7 +241,7 @@ def _hosts(url: str, mode: Mode, text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _path(url: str, mode: Mode, path: str) -> tuple[str, int]:
-    """The sentinels' service name and the database number."""
+    """Return the sentinels' service name and the database number."""
     service = ""
     if mode == "sentinel":
         service, _, path = path.partition("/")

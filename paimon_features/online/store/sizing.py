@@ -43,7 +43,7 @@ class ReportsMemory(Protocol):
     """A store that can report the memory of its keys."""
 
     def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
-        """Bytes of memory of each key; None for absent keys."""
+        """Return bytes of memory of each key; None for absent keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ViewSize:
 
 
 def most_cells(view: CompiledView) -> tuple[int, ...]:
-    """The maximum number of cells per level: those of an entity that is never idle."""
+    """Return the maximum number of cells per level: those of an entity that is never idle."""
     base_ms = 20_000 * DAY_MS
     most = [0] * len(view.levels_ms)
     for phase_ms, (level, step) in itertools.product(_PHASES_MS, enumerate(view.levels_ms)):
@@ -120,7 +120,7 @@ def size_of(view: CompiledView, project: str, events_per_day: float | None = Non
 
 
 def _invented_bytes(layout: RecordLayout, events_per_day: float | None) -> float:
-    """The mean bytes of the cells of invented records, without header and texts."""
+    """Return the mean bytes of the cells of invented records, without header and texts."""
     view, rng = layout.view, np.random.default_rng(0)
     now_ms = 20_000 * DAY_MS + rng.integers(0, DAY_MS, _SAMPLED)
     keys: list[Ints] = []
@@ -226,7 +226,7 @@ class TotalSize:
 def total(
     sizes: Sequence[ViewSize], entities: int, node_bytes: float, headroom: float = 0.25
 ) -> TotalSize:
-    """The memory for ``entities`` of each view, and the number of nodes of ``node_bytes``.
+    """Return the memory for ``entities`` of each view, and the number of nodes of ``node_bytes``.
 
     A rebuild keeps the old records until the new ones are complete, one view at a time, and
     a share of ``headroom`` of each node stays free for fragmentation, replicas and clients.

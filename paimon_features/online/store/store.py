@@ -63,7 +63,7 @@ class Evictions(NamedTuple):
 
 
 def evicted_keys(servers: Iterable[Evictions]) -> dict[str, int]:
-    """The number of evicted keys by run, of the servers that have evicted any.
+    """Return the number of evicted keys by run, of the servers that have evicted any.
 
     >>> evicted_keys([Evictions("a", 0), Evictions("b", 3)])
     {'b': 3}
@@ -72,7 +72,7 @@ def evicted_keys(servers: Iterable[Evictions]) -> dict[str, int]:
 
 
 def may_evict(where: str, policy: str) -> str:
-    """The error for a store with another policy than ``noeviction``."""
+    """Return the error for a store with another policy than ``noeviction``."""
     return (
         f"{where} has maxmemory-policy {policy!r}: it evicts keys when it is full, and an "
         "evicted record would be read as an entity without events. Set it to "
@@ -92,7 +92,7 @@ class OnlineStore(Protocol):
     """The common prefix of all keys (see ``keys``)."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of ``keys`` in their order; None for absent keys.
+        """Return the values of ``keys`` in their order; None for absent keys.
 
         Keys with one hash tag (a bucket's records and its marker) are read atomically. Keys with
         several hash tags are too on a single server, but not on a cluster, where a view's state
@@ -114,7 +114,7 @@ class OnlineStore(Protocol):
         """
 
     def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
-        """The server's run and the values of ``keys`` (of one bucket), read atomically."""
+        """Return the server's run and the values of ``keys`` (of one bucket), read atomically."""
 
     def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> StoreLease:
         """Acquire or renew the lease for ``ttl_ms`` from now, if it is free or already owned."""
@@ -134,14 +134,17 @@ class OnlineStore(Protocol):
         """
 
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
-        """The keys with this prefix, page by page.
+        """Return the keys with this prefix, page by page.
 
         A key that exists during the complete scan is returned at least once, unless a cluster
         moves it to another node meanwhile.
         """
 
     def evictions(self) -> list[Evictions]:
-        """The eviction policy and counter of each server with keys; cheap enough for each pass."""
+        """Return the eviction policy and counter of each server with keys.
+
+        Cheap enough for each pass.
+        """
 
     def check(self) -> None:
         """Raise OnlineStoreError unless the store is reachable, writable and never evicts keys."""
@@ -165,7 +168,7 @@ class LoopReader(Protocol):
         """
 
     def repeat(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The last read again, as ``OnlineStore.get_many``, within what is left of its time.
+        """Return the last read again, as ``OnlineStore.get_many``, within what is left of its time.
 
         To be called in a thread, before the next read.
         """
@@ -179,4 +182,4 @@ class ReadsInLoop(Protocol):
     """A store that may be read in an event loop."""
 
     def loop_reader(self, loop: asyncio.AbstractEventLoop) -> LoopReader | None:
-        """A reader for this loop; None if the settings do not allow one."""
+        """Return a reader for this loop; None if the settings do not allow one."""

@@ -179,7 +179,7 @@ def restore(
 
 
 def describe(source: Path) -> Backup:
-    """What a backup contains.
+    """Return what a backup contains.
 
     Raises
     ------
@@ -280,7 +280,7 @@ class _Copier:
 
 
 def _size(folder: Path) -> int:
-    """The bytes of the files of a folder, in which files come and go."""
+    """Return the bytes of the files of a folder, in which files come and go."""
     size = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
@@ -354,7 +354,10 @@ def _copy_project(root: Path, definitions: Path, target: Path) -> None:
 
 
 def _place(what: str, path: Path | str, source: Path, target: Path, may_be_outside: bool) -> Path:
-    """Where a folder of the project is restored: an empty one; outside of ``target`` if allowed."""
+    """Return where a folder of the project is restored: an empty one.
+
+    Outside of ``target`` if allowed.
+    """
     root = (source / "project").resolve()
     path = Path(path).resolve()
     if path.is_relative_to(source):  # a relative path, which may lead out of the project

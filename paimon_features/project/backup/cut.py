@@ -93,7 +93,7 @@ def _read(lake: Lake, state_dir: Path) -> Cut:
 def _contents(
     folder: Path, base: Path, without: tuple[str, ...] = (), database: str | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """The files below a folder; heartbeats and temporary files are left out.
+    """Yield the files below a folder; heartbeats and temporary files are left out.
 
     With ``database`` only those records of the side folder that belong to it.
     """
@@ -113,7 +113,7 @@ def _contents(
 
 
 def _checkpoints(state_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of the newest complete checkpoint of each job, and what several share."""
+    """Yield the files of the newest complete checkpoint of each job, and what several share."""
     root = state_dir / "checkpoints"
     newest: dict[Path, Path] = {}
     for metadata in root.glob(f"**/{METADATA}"):

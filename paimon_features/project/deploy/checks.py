@@ -65,7 +65,7 @@ def check_project(
 
 
 def is_remote(config: ProjectConfig) -> bool:
-    """Whether the warehouse is an object store or HDFS, not a folder."""
+    """Return True if the warehouse is an object store or HDFS, not a folder."""
     return "://" in config.warehouse
 
 

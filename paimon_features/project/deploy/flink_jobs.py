@@ -30,7 +30,7 @@ PYTHON_MB = 768
 
 
 def flink_jobs(deployment: Deployment) -> list[Json]:
-    """A FlinkDeployment for each view, topic and program of iterations."""
+    """Return a FlinkDeployment for each view, topic and program of iterations."""
     settings, definitions = deployment.settings, deployment.definitions
     parallelism = deployment.config.flink.parallelism
     jobs = [
@@ -50,7 +50,8 @@ def flink_jobs(deployment: Deployment) -> list[Json]:
 
 
 def flink_session(deployment: Deployment) -> list[Json]:
-    """A session cluster with two job managers, of which one leads, and their right to elect it.
+    """Return a session cluster with two job managers, of which one leads, and their right to elect
+    it.
 
     Jobs in application mode have no high availability: their programs decide from which checkpoint
     they resume (``docs/internals/decisions/kubernetes-manifests.md``).
@@ -166,7 +167,7 @@ def _configuration(deployment: Deployment, slots: int) -> Json:
 
 
 def _state(deployment: Deployment) -> str:
-    """The URI of the folder with checkpoints, savepoints and what job managers share."""
+    """Return the URI of the folder with checkpoints, savepoints and what job managers share."""
     return deployment.config.flink.checkpoints or f"file://{deployment.state_path}"
 
 

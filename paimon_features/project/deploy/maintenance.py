@@ -21,7 +21,7 @@ NIGHTLY, WEEKLY = "15 0 * * *", "45 3 * * 0"
 
 
 def apply_job(deployment: Deployment) -> list[Json]:
-    """The Job that registers the definitions; its name contains their hash."""
+    """Return the Job that registers the definitions; its name contains their hash."""
     name = object_name(deployment.config.name, "apply", deployment.files.digest)
     pod = _pod(deployment, "apply", "materializer", ["apply"], resources("200m", "512Mi", "1Gi"))
     return [
@@ -35,7 +35,7 @@ def apply_job(deployment: Deployment) -> list[Json]:
 
 
 def maintenance(deployment: Deployment) -> list[Json]:
-    """The CronJobs: compaction and expiry, and a search for damaged files."""
+    """Return the CronJobs: compaction and expiry, and a search for damaged files."""
     return [
         _cron(
             deployment,

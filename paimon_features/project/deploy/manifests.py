@@ -36,7 +36,7 @@ class Manifests:
         return tuple(document for documents in files for document in documents)
 
     def to_text(self) -> str:
-        """All documents as one YAML stream, for ``kubectl apply -f -``."""
+        """Return all documents as one YAML stream, for ``kubectl apply -f -``."""
         return HEADER + to_yaml(self.documents)
 
     def write(self, folder: Path) -> list[Path]:
@@ -59,7 +59,7 @@ def render(
     files: ProjectFiles,
     settings: DeploySettings,
 ) -> Manifests:
-    """The manifests of a project.
+    """Return the manifests of a project.
 
     Raises
     ------

@@ -22,7 +22,7 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 def materializer(deployment: Deployment) -> list[Json]:
-    """The objects of the materializer."""
+    """Return the objects of the materializer."""
     return [_workload(deployment), _service(deployment), budget(deployment, "materializer")]
 
 

@@ -10,7 +10,7 @@ LONGEST = 45
 
 
 def object_name(*parts: str) -> str:
-    """The parts joined by dashes, as a DNS label of at most 45 characters.
+    """Return the parts joined by dashes, as a DNS label of at most 45 characters.
 
     Our names have underscores, which DNS does not allow; a name that would be too long, or would
     end with a dash, ends with a hash of the complete one.

@@ -17,7 +17,7 @@ FLINK_COMPONENTS = ("tiles", "ingest", "iterate", "session")
 
 
 def network(deployment: Deployment) -> list[Json]:
-    """The NetworkPolicies; traffic that leaves a pod is not restricted.
+    """Return the NetworkPolicies; traffic that leaves a pod is not restricted.
 
     Whoever reaches Flink's ports can run code there, so only its own pods, the operator and this
     project's pods (REST alone, to see whether a job lives) do.

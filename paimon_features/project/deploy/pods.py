@@ -48,11 +48,11 @@ class Deployment:
     files: ProjectFiles
 
     def name(self, *parts: str) -> str:
-        """The name of an object."""
+        """Return the name of an object."""
         return object_name(self.config.name, *parts)
 
     def labels(self, component: str) -> Json:
-        """The labels of an object and its pods."""
+        """Return the labels of an object and its pods."""
         return {**self.instance, "app.kubernetes.io/component": component}
 
     @property
@@ -64,7 +64,7 @@ class Deployment:
         }
 
     def metadata(self, component: str, *name: str) -> Json:
-        """The metadata of an object."""
+        """Return the metadata of an object."""
         namespace = self.settings.namespace
         return {
             "name": self.name(*(name or (component,))),
@@ -80,7 +80,7 @@ class Deployment:
     # -- environment ----------------------------------------------------------------------------
 
     def base_variables(self) -> list[Json]:
-        """A writable home: the root file system is read-only."""
+        """Return a writable home: the root file system is read-only."""
         return [{"name": "HOME", "value": "/tmp"}]
 
     def lake_variables(self) -> list[Json]:
@@ -91,11 +91,11 @@ class Deployment:
     # -- volumes --------------------------------------------------------------------------------
 
     def secrets(self, *names: str) -> list[SecretFolder]:
-        """The Secrets with these names that the project's settings need."""
+        """Return the Secrets with these names that the project's settings need."""
         return [f for f in secret_folders(self.config, self.settings) if f.name in names]
 
     def volumes(self, uses: Uses) -> list[Json]:
-        """The volumes of a pod."""
+        """Return the volumes of a pod."""
         volumes = [self.files.volume(), {"name": "tmp", "emptyDir": {}}]
         claims = {name: _claim(claim) for name, claim, _, _ in self._claims(uses)}
         volumes += [{"name": name, **claim} for name, claim in claims.items()]
@@ -105,7 +105,7 @@ class Deployment:
         return volumes
 
     def mounts(self, uses: Uses) -> list[Json]:
-        """The mounts of a container with these volumes."""
+        """Return the mounts of a container with these volumes."""
         mounts = [*self.files.mounts(), {"name": "tmp", "mountPath": "/tmp"}]
         mounts += [
             {"name": name, "mountPath": str(path), "subPath": folder}
@@ -120,14 +120,15 @@ class Deployment:
         return mounts
 
     def variables(self, uses: Uses) -> list[Json]:
-        """The variables of a container with these volumes: a writable home, paths of Secrets."""
+        """Return the variables of a container with these volumes: a writable home, paths of
+        Secrets."""
         variables = self.base_variables()
         for folder in self.secrets(*uses.secrets):
             variables += folder.variables()
         return variables
 
     def spools(self) -> dict[str, PurePosixPath]:
-        """The folders of logs in a pod, by setting."""
+        """Return the folders of logs in a pod, by setting."""
         folders: dict[PurePosixPath, str] = {}  # both logs can have one folder
         for name in SPOOLS:
             path = getattr(self.config.serve, name)
@@ -157,7 +158,8 @@ class Deployment:
 
 
 def pod_security() -> Json:
-    """The security context of a pod: the user of the images, and volumes that it may write."""
+    """Return the security context of a pod: the user of the images, and volumes that it may
+    write."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -169,7 +171,7 @@ def pod_security() -> Json:
 
 
 def container_security() -> Json:
-    """The security context of a container."""
+    """Return the security context of a container."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -183,7 +185,7 @@ def resources(cpu: str, memory: str, limit: str) -> Json:
 
 
 def http_get(path: str, port: str = "http", **limits: int) -> Json:
-    """A probe."""
+    """Return a probe."""
     return {"httpGet": {"path": path, "port": port}, **limits}
 
 
@@ -199,7 +201,7 @@ def scraped(port: int) -> Json:
 def container(
     name: str, image: str, arguments: Sequence[str], mounts: list[Json], **more: Any
 ) -> Json:
-    """A container of an image of ours; its entry point is ``paimon-features``."""
+    """Return a container of an image of ours; its entry point is ``paimon-features``."""
     return {
         "name": name,
         "image": image,

@@ -49,11 +49,11 @@ class ProjectFiles:
         return object_name(self.project, "project", self.digest)
 
     def volume(self) -> dict[str, Any]:
-        """The volume of a pod."""
+        """Return the volume of a pod."""
         return {"name": "project", "configMap": {"name": self.name}}
 
     def mounts(self) -> list[dict[str, Any]]:
-        """A mount for each file, so that a folder of the project can be another volume."""
+        """Return a mount for each file, so that a folder of the project can be another volume."""
         return [
             {
                 "name": "project",
@@ -65,7 +65,7 @@ class ProjectFiles:
         ]
 
     def config_map(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The ConfigMap."""
+        """Return the ConfigMap."""
         texts: dict[str, str] = {}
         binary: dict[str, str] = {}
         for name, content in sorted(self.contents.items()):
@@ -120,7 +120,7 @@ def read_project_files(
 
 
 def in_pod(config: ProjectConfig, path: Path | str) -> PurePosixPath:
-    """The path in a pod of a path of the project's configuration.
+    """Return the path in a pod of a path of the project's configuration.
 
     A path in the project's folder is at the same place in ``/project``; others are unchanged.
     """

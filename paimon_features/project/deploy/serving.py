@@ -27,7 +27,7 @@ DRAIN_S = 5
 
 
 def serving(deployment: Deployment) -> list[Json]:
-    """The objects of the feature server."""
+    """Return the objects of the feature server."""
     return [_workload(deployment), _service(deployment), _scaler(deployment), _budget(deployment)]
 
 
@@ -98,7 +98,7 @@ def _workload(deployment: Deployment) -> Json:
 
 
 def _request_log(deployment: Deployment) -> Json:
-    """The container next to a server that commits its logs to the lake.
+    """Return the container next to a server that commits its logs to the lake.
 
     Kubernetes starts a sidecar (an init container that is restarted) before the server and ends
     it after the server, so that its last pass finds all files complete.
@@ -157,7 +157,7 @@ def _budget(deployment: Deployment) -> Json:
 
 
 def budget(deployment: Deployment, component: str) -> Json:
-    """A PodDisruptionBudget: nodes are drained one pod after another."""
+    """Return a PodDisruptionBudget: nodes are drained one pod after another."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

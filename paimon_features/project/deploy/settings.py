@@ -150,7 +150,7 @@ class DeploySettings:
             )
 
     def image(self, name: str) -> str:
-        """The complete name of an image.
+        """Return the complete name of an image.
 
         >>> DeploySettings(images="registry.example.com/ml/", tag="1.2").image("serving")
         'registry.example.com/ml/paimon-features-serving:1.2'

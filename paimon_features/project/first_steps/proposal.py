@@ -102,7 +102,7 @@ def _windows(
 
 
 def _median_gap(profile: InputProfile, keys: Sequence[InputColumnProfile]) -> float:
-    """The median time between two events of an entity, in ms."""
+    """Return the median time between two events of an entity, in ms."""
     times = profile.times.fill_null(0).to_numpy(zero_copy_only=False)
     if keys:
         column = profile.sample.column(keys[0].field)
@@ -119,7 +119,7 @@ def _median_gap(profile: InputProfile, keys: Sequence[InputColumnProfile]) -> fl
 
 
 def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
-    """The text of features.py."""
+    """Return the text of features.py."""
     typed = [c for c in profile.columns if c.type is not None]
     width = max(len(c.name) for c in typed)
     source = _variable(proposal.source, "source")
@@ -211,7 +211,8 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
 
 
 def _variable(name: str, kind: str, *taken: str) -> str:
-    """A variable for a definition: its name, if no other variable or word of Python is that."""
+    """Return a variable for a definition: its name, if no other variable or word of Python is
+    that."""
     is_free = name not in ("pf", "view", "service", *taken) and not keyword.iskeyword(name)
     return name if is_free else f"{name}_{kind}"
 
@@ -229,7 +230,7 @@ def _about(c: InputColumnProfile, profile: InputProfile) -> str:
 
 
 def _shown(text: str, most: int = 60) -> str:
-    """Text from outside in a comment."""
+    """Return text from outside in a comment."""
     return one_line(text)[:most]
 
 
@@ -244,7 +245,10 @@ def _span(profile: InputProfile) -> str:
 
 
 def inputs_text(profile: InputProfile, source: str) -> str:
-    """The table ``[inputs.NAME]`` of paimon-features.toml; empty for files that need none."""
+    """Return the table ``[inputs.NAME]`` of paimon-features.toml.
+
+    Empty for files that need none.
+    """
     document = profile.settings.to_document()
     if not document:
         return ""

@@ -44,7 +44,8 @@ class TopicSample:
 
 
 def sample_topic(settings: KafkaSettings, brokers: str, topic: str, messages: int) -> TopicSample:
-    """The newest messages of each partition that are JSON objects, together about ``messages``.
+    """Return the newest messages of each partition that are JSON objects, together about
+    ``messages``.
 
     At most 64 MiB are read. Messages of aborted transactions are none.
 
@@ -102,7 +103,7 @@ def _starts(
     messages: int,
     failures: list[Any],
 ) -> list[Any]:
-    """Where to begin in each partition that has messages."""
+    """Return where to begin in each partition that has messages."""
     from confluent_kafka import TopicPartition
 
     topics: dict[str, Any] = {}
@@ -132,7 +133,7 @@ def _starts(
 def _topics(
     consumer: Any, settings: KafkaSettings, brokers: str, failures: list[Any]
 ) -> dict[str, Any]:
-    """The topics that this login sees, by their names."""
+    """Return the topics that this login sees, by their names."""
     from confluent_kafka import KafkaException
 
     def is_final(cause: Any, waited_s: float) -> bool:
@@ -171,7 +172,7 @@ def _unreached(
 
 
 def _values(consumer: Any, starts: list[Any], messages: int) -> Iterator[bytes | None]:
-    """What the messages are, up to the present end of each partition."""
+    """Yield what the messages are, up to the present end of each partition."""
     consumer.assign(starts)
     left = {place.partition for place in starts}
     count = size = 0

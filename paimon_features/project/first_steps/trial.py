@@ -67,7 +67,7 @@ def read_events(
     *,
     apart: bool = False,
 ) -> TrialEvents:
-    """The rows of a file or table that ``ingest`` would accept, at most about ``most_rows``.
+    """Return the rows of a file or table that ``ingest`` would accept, at most about ``most_rows``.
 
     ``apart``: they are read in a process of their own, see ``reading_process``.
 

@@ -115,7 +115,7 @@ class Deletion:
         """The samples of the entities, by the tables of their loop; known once they are read."""
 
     def dry_run(self) -> ForgetReport:
-        """What would be deleted; nothing is changed, and no lease is needed."""
+        """Return what would be deleted; nothing is changed, and no lease is needed."""
         report = ForgetReport(len(self.entities), True)
         self._samples = self._read_samples()
         for rows in self._find(self._composites(), report):
@@ -157,7 +157,8 @@ class Deletion:
         return report
 
     def _tables(self) -> list[str]:
-        """The tables that can contain the entities, in the order in which they are rewritten."""
+        """Return the tables that can contain the entities, in the order in which they are
+        rewritten."""
         log = served_table(self.project.name)
         tables = [
             name
@@ -182,7 +183,7 @@ class Deletion:
         return sorted(tables, key=rank)
 
     def _loop_of(self, table: str) -> SampledLoop | None:
-        """The loop whose samples name the rows of a table, if it can be searched."""
+        """Return the loop whose samples name the rows of a table, if it can be searched."""
         return next((loop for loop in self._loops if loop.origins and table in loop.tables), None)
 
     def _read_samples(self) -> dict[str, EntitySet]:
@@ -199,8 +200,8 @@ class Deletion:
             return []
 
     def _predicted_keys(self, table: str) -> list[str]:
-        """The entity keys of the model of a table of predictions or outcomes, if it can contain
-        these entities; none for other tables."""
+        """Return the entity keys of the model of a table of predictions or outcomes, if it can
+        contain these entities; none for other tables."""
         for prefix in (PREDICTIONS_PREFIX, OUTCOMES_PREFIX):
             if table.startswith(prefix):
                 try:
@@ -212,7 +213,10 @@ class Deletion:
         return []
 
     def _may_reject(self, table: str) -> bool:
-        """Whether the events of a rejected table have the keys; also where that is unknown."""
+        """Return True if the events of a rejected table have the keys.
+
+        Also where that is unknown.
+        """
         schemas = {s.rejected_table: s.schema for s in self.project.definitions.sources.values()}
         return table not in schemas or self.entities.are_keys_of(schemas[table])
 
@@ -222,7 +226,8 @@ class Deletion:
         ]
 
     def _skipped(self) -> dict[str, list[str]]:
-        """The tables of skipped events that name these entities, with the keys of their views."""
+        """Return the tables of skipped events that name these entities, with the keys of their
+        views."""
         out = {}
         for record in self._generations():
             reserved = (TILE_DAY, TILE_START)
@@ -258,7 +263,10 @@ class Deletion:
             )
 
     def _composites(self) -> dict[str, list[tuple[Any, ...]]]:
-        """The complete keys of the entities, by view; those of more columns from the tiles."""
+        """Return the complete keys of the entities, by view.
+
+        Those of more columns from the tiles.
+        """
         out: dict[str, list[tuple[Any, ...]]] = {}
         views = dict.fromkeys(self._views, self.entities)
         for loop in self._loops:
@@ -297,7 +305,7 @@ class Deletion:
     def _find(
         self, composites: dict[str, list[tuple[Any, ...]]], report: ForgetReport
     ) -> Iterator[TableRows]:
-        """The rows of each table, found when the one before has been dealt with."""
+        """Yield the rows of each table, found when the one before has been dealt with."""
         skipped = self._skipped()
         tables = self._tables()
         for number, table in enumerate(tables):

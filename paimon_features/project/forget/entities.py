@@ -103,11 +103,11 @@ class EntitySet:
         return len(self.keys)
 
     def are_keys_of(self, columns: Iterable[str]) -> bool:
-        """Whether rows with these columns can be theirs."""
+        """Return True if rows with these columns can be theirs."""
         return set(self.columns) <= set(columns)
 
     def mask(self, rows: pa.Table) -> Bools:
-        """Which rows are theirs; a null or a value of another type is not."""
+        """Return which rows are theirs; a null or a value of another type is not."""
         mask = np.ones(rows.num_rows, np.bool_)
         for position, column in enumerate(self.columns):
             values = rows.column(column)
@@ -125,7 +125,8 @@ class EntitySet:
         return mask
 
     def of_skipped(self, details: Iterable[str], keys: Sequence[str]) -> Bools:
-        """Which rows of a table of skipped events are theirs: ``... | key=value ... time=value``.
+        """Return which rows of a table of skipped events are theirs: ``... | key=value ...
+        time=value``.
 
         ``keys`` are those of the view, in their order.
         """
@@ -141,7 +142,7 @@ class EntitySet:
 
 
 def parsed(kind: DataType, text: str, column: str) -> Any:
-    """The value of a key from its text.
+    """Return the value of a key from its text.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def parsed(kind: DataType, text: str, column: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A key as the tile jobs write it in the detail of a skipped event."""
+    """Return a key as the tile jobs write it in the detail of a skipped event."""
     return str(value).upper() if isinstance(value, bool) else str(value)
 
 

@@ -31,7 +31,7 @@ class Remaining:
 
 
 def remaining(lake: Lake, tables: Sequence[str]) -> list[Remaining]:
-    """What remains of the rows that were deleted from these tables."""
+    """Return what remains of the rows that were deleted from these tables."""
     remains = (_of(lake, table) for table in tables)
     return [one for one in remains if one is not None]
 

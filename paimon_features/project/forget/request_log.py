@@ -59,7 +59,7 @@ class LoggedEntities:
                     self._requests.add(tuple(request))
 
     def mask(self, rows: pa.Table) -> Bools:
-        """Which rows of the log are theirs."""
+        """Return which rows of the log are theirs."""
         columns = [rows.column(name).to_pylist() for name in LOGGED_COLUMNS]
         return np.array(
             [
@@ -106,7 +106,7 @@ class PredictedEntities:
         self.hidden = 0
 
     def mask(self, rows: pa.Table) -> Bools:
-        """Which rows are theirs."""
+        """Return which rows are theirs."""
         texts = rows.column("entity").to_pylist()
         return np.array([self._is_theirs(text) for text in texts], np.bool_)
 
@@ -120,5 +120,5 @@ class PredictedEntities:
 
 
 def as_logged(value: Any) -> Any:
-    """A key as the log has it: dates as days since 1970."""
+    """Return a key as the log has it: dates as days since 1970."""
     return (value - dt.date(1970, 1, 1)).days if isinstance(value, dt.date) else value

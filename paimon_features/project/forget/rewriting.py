@@ -87,12 +87,12 @@ def delete_rows(lake: Lake, found: TableRows) -> int | None:
 
 
 def partition_keys(lake: Lake, table: str) -> list[str]:
-    """The partition columns of a table."""
+    """Return the partition columns of a table."""
     return list(lake.table(table).partition_keys)
 
 
 def _rows(lake: Lake, found: TableRows, partition: Mapping[str, Any]) -> Iterator[pa.Table]:
-    """All rows of a partition, merged."""
+    """Yield all rows of a partition, merged."""
     ranges = {
         name: (value, value + 1)
         for name, value in partition.items()

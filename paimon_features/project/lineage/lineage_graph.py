@@ -170,7 +170,8 @@ def _training_sets(lake: Lake | None) -> Iterable[tuple[str, Mapping[str, str]]]
 
 
 def _models(lake: Lake | None) -> Iterable[tuple[str, str, str, str]]:
-    """The models: name, the service of the inputs, the table of the training set, the state."""
+    """Yield the models: name, the service of the inputs, the table of the training set, the
+    state."""
     if lake is None:
         return
     from paimon_features.models.versions_table import load_manifest, model_names, states_of

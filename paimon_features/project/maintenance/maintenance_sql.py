@@ -33,7 +33,7 @@ class TableSize:
 
 
 def to_compact(files: Iterable[DataFile], keyed: bool) -> list[tuple[tuple[str, int], ...]]:
-    """The partitions in which a bucket has several files (or, with a key, unmerged files).
+    """Return the partitions in which a bucket has several files (or, with a key, unmerged files).
 
     Each as ((column, value), ...); the empty tuple is an unpartitioned table. Compacting
     a single file would rewrite it, or inspect it in vain.

@@ -112,7 +112,7 @@ def maintain(
 
 
 def size_of(lake: Lake, table: str) -> TableSize:
-    """The table's size now."""
+    """Return the table's size now."""
     newest = latest_snapshot(lake, table)
     live = 0 if newest is None else len(live_files(lake, table, newest.id))
     sizes = lake.storage.sizes(lake.path(table))
@@ -218,7 +218,8 @@ def _paused(project: ProjectParts, tables: Sequence[str], on_message: OnMessage)
 
 
 def _detached(project: ProjectParts, tables: Sequence[str]) -> Iterator[tuple[TileTarget, str]]:
-    """The tile jobs on a cluster that write to one of these tables, with the cluster's address."""
+    """Yield the tile jobs on a cluster that write to one of these tables, with the cluster's
+    address."""
     for view in generations.views(project.lake):
         for record in generations.load(project.lake, view):
             lease = holder_of(project.lake, record.table)

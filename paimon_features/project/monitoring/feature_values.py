@@ -86,7 +86,7 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa
 def requested_rows(
     lake: Lake, view: CompiledView, rows: Any, within: TimeRange | None = None
 ) -> pa.RecordBatchReader:
-    """Keys and times of entity rows, of those in a range; what else they have is left out.
+    """Return keys and times of entity rows, of those in a range; what else they have is left out.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def requested_rows(
 
 
 def in_range(rows: pa.Table, within: TimeRange) -> pa.Table:
-    """The rows whose ``event_time_ms`` lies in a range."""
+    """Return the rows whose ``event_time_ms`` lies in a range."""
     time = utc_ms(one_array(rows.column(EVENT_TIME_MS)))
     inside = pc.and_(pc.greater_equal(time, within.low_ms), pc.less(time, within.high_ms))
     return rows.filter(pc.fill_null(inside, False))
@@ -125,7 +125,7 @@ def feature_rows(
     rows: Any,
     progress: OnProgress = ignore_progress,
 ) -> tuple[tuple[Pin, ...], Iterator[pa.Table]]:
-    """The snapshots that are read, and the features of the rows, some at a time.
+    """Yield the snapshots that are read, and the features of the rows, some at a time.
 
     Rows whose entity is not known at their time (MISSING) are left out.
     """

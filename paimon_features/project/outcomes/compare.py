@@ -211,7 +211,7 @@ def compare_versions(
 
 
 def outcomes_table(project: Project, model: str) -> str:
-    """The table of a model's outcomes; RequestError if there is none yet."""
+    """Return the table of a model's outcomes; RequestError if there is none yet."""
     table = OUTCOMES_PREFIX + model
     if not project.lake.exists(table):
         raise RequestError(
@@ -250,7 +250,7 @@ def _versions(
 def _rows(
     project: Project, table: str, numbers: Sequence[int], since_ms: int, until_ms: int
 ) -> tuple[list[_Rows], int]:
-    """The rows of each version, and the longest time that an outcome may take."""
+    """Return the rows of each version, and the longest time that an outcome may take."""
     days = {SERVED_DAY: (since_ms // DAY_MS, min(until_ms // DAY_MS + 1, 2**31 - 1))}
     rows = read_arrow(project.lake, table, list(_COLUMNS), partitions=days)
     served, version = rows.column("served_at_ms"), rows.column("version")
@@ -359,7 +359,7 @@ def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossCompa
 
 
 def ends_of_looks(times: Ints, other_times: Ints) -> list[tuple[int, int]]:
-    """How many rows of each stream there are at each look, in the order of their times."""
+    """Return how many rows of each stream there are at each look, in the order of their times."""
     is_second = np.repeat([False, True], [len(times), len(other_times)])
     order = np.argsort(np.concatenate([times, other_times]), kind="stable")
     seconds = np.cumsum(is_second[order])
@@ -370,7 +370,7 @@ def ends_of_looks(times: Ints, other_times: Ints) -> list[tuple[int, int]]:
 def _sample_ratio(
     states: ModelStates, numbers: tuple[int, int], chosen: _ChosenRows
 ) -> SampleRatio | None:
-    """The entities since the shares are what they are; None for versions without a share."""
+    """Return the entities since the shares are what they are; None for versions without a share."""
     shares = [version.traffic for number in numbers for version in states.serving
               if version.version == number]  # fmt: skip
     counts = [

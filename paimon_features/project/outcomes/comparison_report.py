@@ -19,7 +19,8 @@ SHOWN_DRIFT = 10
 
 
 def comparison_lines(found: VersionComparison, drift: Sequence[DayDrift]) -> Iterator[str]:
-    """What a person reads first: the decision and its bounds, then metrics, days and drift."""
+    """Yield what a person reads first: the decision and its bounds, then metrics, days and
+    drift."""
     first, second = (f"{found.model}@{number}" for number in (found.first, found.second))
     deciding = found.losses[0]
     confidence = f"{100 * (1 - found.alpha):g} %"

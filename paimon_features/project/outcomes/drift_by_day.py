@@ -46,7 +46,8 @@ class DayDrift:
 def drift_by_day(
     project: Project, model: str, versions: Sequence[int], since_ms: int, until_ms: int
 ) -> list[DayDrift]:
-    """The drift on each day with predictions but the first, in the order of columns and days.
+    """Return the drift on each day with predictions but the first, in the order of columns and
+    days.
 
     Raises
     ------
@@ -114,7 +115,7 @@ def _spread(rows: int, most: int) -> pa.Array:
 
 
 def _features(texts: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """The values of numbers, texts and truth values by feature."""
+    """Return the values of numbers, texts and truth values by feature."""
     values: dict[str, list[Any]] = defaultdict(list)
     for text in texts:
         for read in json.loads(text):

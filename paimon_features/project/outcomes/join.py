@@ -39,7 +39,8 @@ def join_outcomes(
     take: Take,
     otherwise: float | None,
 ) -> OutcomeLabels:
-    """The label of each prediction, from outcomes of its entity in [time, time + horizon_ms).
+    """Return the label of each prediction, from outcomes of its entity in [time, time +
+    horizon_ms).
 
     Of outcomes at one time the one with the smallest value is the first.
 
@@ -64,7 +65,7 @@ def join_outcomes(
 
 
 def _taken(values: Floats, start: Ints, stop: Ints, take: Take) -> Floats:
-    """One number for each range of values, none of which is empty."""
+    """Return one number for each range of values, none of which is empty."""
     if take == "first":
         first: Floats = values[start]
         return first
@@ -97,7 +98,7 @@ def _before(own: OutcomeValues, entities: Ints, times: Ints) -> Ints:
 
 
 def counted_once(entities: Ints, times: Ints, horizon_ms: int) -> Bools:
-    """Which predictions count in a comparison, so that no outcome counts twice.
+    """Return which predictions count in a comparison, so that no outcome counts twice.
 
     Of an entity the first one does, and then each that is at least ``horizon_ms`` after the one
     before that counts. The rows are in the order of time.

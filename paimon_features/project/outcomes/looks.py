@@ -37,11 +37,11 @@ class Stream:
     predictions: Floats
 
     def before(self, stop: int) -> Stream:
-        """The first rows."""
+        """Return the first rows."""
         return Stream(self.entities[:stop], self.labels[:stop], self.predictions[:stop])
 
     def mean_loss(self, loss: OutcomeLoss) -> ClusteredMean:
-        """The mean loss by entity."""
+        """Return the mean loss by entity."""
         return ClusteredMean.of(
             loss.of(self.labels, self.predictions),
             self.entities,
@@ -63,12 +63,12 @@ class Look:
     high: float
 
     def excludes(self, value: float) -> bool:
-        """Whether the value is outside."""
+        """Return True if the value is outside."""
         return self.low > value or self.high < value
 
 
 def look_rows(rows: int) -> list[int]:
-    """The numbers of rows at which is looked, of at most so many.
+    """Return the numbers of rows at which is looked, of at most so many.
 
     >>> look_rows(400)
     [100, 150, 225, 338]

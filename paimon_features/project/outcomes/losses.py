@@ -24,7 +24,8 @@ class OutcomeLoss:
     is_binary: bool
 
     def possible(self, labels: Floats, predictions: Floats) -> PossibleOutcomes:
-        """The losses by each label that a row could have: 0 and 1, or the ends of their range."""
+        """Return the losses by each label that a row could have: 0 and 1, or the ends of their
+        range."""
         ends = (0.0, 1.0) if self.is_binary else (labels.min(), labels.max())
         values = np.column_stack([self.of(np.full(len(labels), end), predictions) for end in ends])
         if not self.is_binary:
@@ -60,7 +61,7 @@ LOSSES: Mapping[str, tuple[OutcomeLoss, ...]] = {
 
 
 def losses_of(task: str, metric: str | None) -> list[OutcomeLoss]:
-    """The losses of a task, the one that decides first.
+    """Return the losses of a task, the one that decides first.
 
     Raises
     ------

@@ -116,7 +116,7 @@ class OutcomeEvents:
         return None if newest is None or newest < since_ms else newest - self.rule.lateness_ms
 
     def within(self, times: TimeRange) -> Iterator[OutcomeRows]:
-        """The outcomes of a range, in pieces, in any order."""
+        """Yield the outcomes of a range, in pieces, in any order."""
         for table in self._tables(times, self._columns):
             at = self._times(table)
             inside = (at >= times.low_ms) & (at < times.high_ms)
@@ -174,7 +174,7 @@ class OutcomeEvents:
             yield piece.select(columns)
 
     def _evaluated(self, table: pa.Table) -> dict[str, Column]:
-        """The columns of the expressions."""
+        """Return the columns of the expressions."""
         names: set[str] = set()
         expression: Expression | None
         for expression in (self._label, self._where):

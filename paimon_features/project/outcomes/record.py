@@ -121,7 +121,7 @@ class OutcomeRecorder:
         return done
 
     def _days(self, since_ms: int) -> tuple[list[int], int]:
-        """The days with predictions, and the earliest time that one is as of."""
+        """Return the days with predictions, and the earliest time that one is as of."""
         days = {SERVED_DAY: (since_ms // DAY_MS, None)}
         rows = read_arrow(self._lake, self._predictions, [SERVED_DAY, "as_of_ms"], partitions=days)
         served_days: list[int] = sorted(pc.unique(rows.column(SERVED_DAY)).to_pylist())
@@ -187,7 +187,7 @@ class OutcomeRecorder:
         self._tell(f"{done.written:,} predictions with outcomes in {self.table}")
 
     def _of_our_salts(self, rows: pa.Table, done: OutcomeStats) -> pa.Table:
-        """The rows whose entities can be compared with those of outcomes."""
+        """Return the rows whose entities can be compared with those of outcomes."""
         texts = rows.column("entity")
         hashed = pc.starts_with(texts, "blake2:")
         if pc.any(hashed).as_py() and len(self._texts) == 1:
@@ -205,7 +205,8 @@ class OutcomeRecorder:
     def _outcomes(
         self, entities: Sequence[str], times: Ints
     ) -> tuple[OutcomeValues, dict[int, tuple[object, ...]]]:
-        """The outcomes of these entities in all their windows, and the keys they have shown."""
+        """Return the outcomes of these entities in all their windows, and the keys they have
+        shown."""
         code_of = {text: code for code, text in enumerate(entities)}
         code_of_key: dict[tuple[object, ...], int] = {}
         keys: dict[int, tuple[object, ...]] = {}
@@ -246,7 +247,7 @@ class OutcomeRecorder:
         codes: Ints,
         done: OutcomeStats,
     ) -> dict[str, pa.Array]:
-        """The typed keys of each row: from its text, or as an outcome has shown them."""
+        """Return the typed keys of each row: from its text, or as an outcome has shown them."""
         nothing = (None,) * len(self.keys)
         keys = [
             tuple(json.loads(text)) if text.startswith("[") else shown.get(code, nothing)
@@ -266,7 +267,7 @@ class OutcomeRecorder:
 
 
 def predictions_table(project: Project, model: str) -> str:
-    """The table of a model's predictions; RequestError if there is none yet."""
+    """Return the table of a model's predictions; RequestError if there is none yet."""
     table = PREDICTIONS_PREFIX + model
     if not project.lake.exists(table):
         raise RequestError(
@@ -277,6 +278,6 @@ def predictions_table(project: Project, model: str) -> str:
 
 
 def _identity(rows: pa.Table) -> pa.ChunkedArray:
-    """A text for each row that identifies its prediction."""
+    """Return a text for each row that identifies its prediction."""
     columns = [pc.fill_null(rows.column(name).cast(pa.string()), "") for name in _IDENTITY]
     return pc.binary_join_element_wise(*columns, " ")

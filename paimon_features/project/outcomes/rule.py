@@ -72,7 +72,7 @@ class OutcomeRule:
 def outcome_rule(
     model: str, declared: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> OutcomeRule:
-    """The rule of a model: what the project declares, and in its place what is ``given``.
+    """Return the rule of a model: what the project declares, and in its place what is ``given``.
 
     Of a given source, or rows, nothing that was declared about columns counts. Durations are texts
     such as ``7d``.

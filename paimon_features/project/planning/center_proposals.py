@@ -81,7 +81,7 @@ def _of_floats(feature: CompiledFeature, view: CompiledView) -> bool:
 
 
 def _proposal(stem: str, shifted: npt.NDArray[np.float64], center: float) -> CenterProposal | None:
-    """The mean, as roughly as the spread allows; None where the center does."""
+    """Return the mean, as roughly as the spread allows; None where the center does."""
     spread = float(shifted.std()) if len(shifted) > 1 else 0.0
     if spread == 0.0:
         return None

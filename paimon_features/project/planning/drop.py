@@ -84,7 +84,7 @@ class Drop:
 def plan_drop(
     lake: Lake, definitions: Definitions, kind: str, name: str, generation: int | None = None
 ) -> Drop:
-    """What dropping would delete.
+    """Return what dropping would delete.
 
     ``kind`` is one of ``KINDS``. ``generation`` drops one generation of a feature view that is
     not the one that is read.
@@ -156,7 +156,7 @@ def _check_not_derived_from(applied: Mapping[registry.Key, registry.Version], vi
 
 
 def rows_of(lake: Lake, table: str) -> int:
-    """How many rows a table's files hold, before merging."""
+    """Return how many rows a table's files hold, before merging."""
     newest = latest_snapshot(lake, table)
     return 0 if newest is None else newest.total_records
 

@@ -279,7 +279,8 @@ def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:
 
 
 def _longer_partitions(lake: Lake, source: EventSource) -> int | None:
-    """The defined days of a partition of an existing table that has others; None without a change.
+    """Return the defined days of a partition of an existing table that has others; None without a
+    change.
 
     Raises
     ------
@@ -398,7 +399,8 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
 
 
 def _running(old: Document | None, view: CompiledView) -> Iterator[str]:
-    """What happens to servers and materializers that run, where records get another layout."""
+    """Yield what happens to servers and materializers that run, where records get another
+    layout."""
     if old is None or not view.is_online or old.get("online") == view.online_fingerprint:
         return
     yield (
@@ -415,7 +417,8 @@ def _running(old: Document | None, view: CompiledView) -> Iterator[str]:
 def _partitions_advice(
     lake: Lake, view: CompiledView, fitting: Sequence[GenerationRecord]
 ) -> Iterator[str]:
-    """What the density of the events says about the partitions of the existing tile tables."""
+    """Yield what the density of the events says about the partitions of the existing tile
+    tables."""
     if view.partition_days is not None:
         return
     choice = choose_partitions(lake, view)
@@ -439,7 +442,7 @@ MOST_NAMES = 40
 
 
 def _typed(columns: Mapping[str, DataType]) -> str:
-    """Columns or features with their types.
+    """Return columns or features with their types.
 
     >>> from paimon_features.core.types.schema import Float64, Int64
     >>> _typed({"customer_id": Int64, "amount": Float64})
@@ -455,7 +458,8 @@ def _bounds(view: CompiledView) -> list[str]:
 
 
 def _room(view: CompiledView) -> Iterator[str]:
-    """How many events an entity may have in a window until the tightest sum of integers wraps."""
+    """Yield how many events an entity may have in a window until the tightest sum of integers
+    wraps."""
     rooms = [(p.events_that_fit, p.name) for p in view.partials if p.events_that_fit is not None]
     if rooms:
         events, partial = min(rooms)
@@ -474,7 +478,8 @@ def _events(lake: Lake, source: EventSource) -> int:
 
 
 def _duration(lake: Lake, events: int) -> str:
-    """The estimated duration of reading this number of events, by the newest measured backfill."""
+    """Return the estimated duration of reading this number of events, by the newest measured
+    backfill."""
     jobs = [
         record.job
         for view in generations.views(lake)

@@ -29,7 +29,10 @@ FAIL_ON: Mapping[str, tuple[Effect, ...]] = {
 
 
 def plan_document(plan: ProjectPlan, project: str, database: str) -> dict[str, Any]:
-    """A plan for programs; a reader may rely on these keys, and later releases may add some."""
+    """Return a plan for programs.
+
+    A reader may rely on these keys, and later releases may add some.
+    """
     return {
         "format": FORMAT,
         "project": project,
@@ -53,7 +56,7 @@ def plan_document(plan: ProjectPlan, project: str, database: str) -> dict[str, A
 
 
 def audited_changes(plan: ProjectPlan) -> dict[str, Any]:
-    """What the audit log has of an applied plan."""
+    """Return what the audit log has of an applied plan."""
     changes = [change for change in plan.changes if change.action not in ("same", "gone")]
     names = [f"{change.action} {change.kind} {change.name}" for change in changes[:MAX_DETAILS]]
     return {"changes": names, "count": len(changes), "effects": list(plan.effects)}

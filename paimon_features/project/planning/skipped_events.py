@@ -73,7 +73,7 @@ def skipped_by_events(lake: Lake, view: CompiledView, sample: int = SAMPLE) -> I
 
 
 def _takes_times(aggregate: Aggregate, view: CompiledView) -> bool:
-    """Whether the aggregate takes an integer as large as a time in milliseconds."""
+    """Return True if the aggregate takes an integer as large as a time in milliseconds."""
     scope = view.scope
     guards = {guard for partial in aggregate.partials(scope) for guard in partial.guards}
     one = np.ones(1, np.int64)

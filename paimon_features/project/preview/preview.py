@@ -88,7 +88,8 @@ class Preview(PreviewData):
 
 
 def as_of_time(as_of: int | str | dt.datetime) -> int:
-    """A time as UTC ms: a number of them, a text such as ``2011-12-01 08:00``, or a datetime.
+    """Return a time as UTC ms: a number of them, a text such as ``2011-12-01 08:00``, or a
+    datetime.
 
     Times without a zone are UTC.
 
@@ -116,7 +117,7 @@ def as_of_time(as_of: int | str | dt.datetime) -> int:
 
 
 def entity_of(view: FeatureView, entity: Any) -> dict[str, Any]:
-    """The keys of an entity, given by name, or as one value where there is one key.
+    """Return the keys of an entity, given by name, or as one value where there is one key.
 
     Raises
     ------
@@ -260,7 +261,10 @@ class _History:
 
 
 def _frequent(view: FeatureView, events: pa.Table, as_of_ms: int) -> list[dict[str, Any]]:
-    """The entities with most events before the read, within the longest window; ties by key."""
+    """Return the entities with most events before the read, within the longest window.
+
+    Ties by key.
+    """
     keys, time = list(view.entity.keys), view.source.event_time
     if not keys:
         return [{}] if events.num_rows else []

@@ -40,7 +40,7 @@ class JobStatus(JobRow):
     last_error: str | None
 
     def attention(self, now_ms: int) -> str | None:
-        """What is wrong with it, None if nothing is."""
+        """Return what is wrong with it, None if nothing is."""
         name = f"job of {self.view} g{self.generation}"
         error = f": {self.last_error}" if self.last_error else ""
         if self.state in ("FAILED", "LOST"):
@@ -75,7 +75,7 @@ class LeaseStatus:
     heartbeat_age_s: float | None
 
     def attention(self, silent_after_s: float) -> str | None:
-        """What is wrong with it, None if nothing is."""
+        """Return what is wrong with it, None if nothing is."""
         silent = self.heartbeat_age_s is None or self.heartbeat_age_s > silent_after_s
         if self.liveness == "dead" or (self.liveness == "unknown" and silent):
             return (
@@ -86,7 +86,7 @@ class LeaseStatus:
 
 
 def read_jobs(lake: Lake, job_state: FilePath) -> list[JobStatus]:
-    """The newest job of each generation; their clusters are requested concurrently."""
+    """Return the newest job of each generation; their clusters are requested concurrently."""
     records = [
         record
         for view in generations.views(lake)
@@ -98,7 +98,7 @@ def read_jobs(lake: Lake, job_state: FilePath) -> list[JobStatus]:
 
 
 def read_leases(lake: Lake, now_ms: int) -> list[LeaseStatus]:
-    """All leases that are held, by table; waits for no heartbeat."""
+    """Return all leases that are held, by table; waits for no heartbeat."""
     with ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(lambda record: _lease(lake, record, now_ms), holders(lake)))
 
@@ -156,7 +156,7 @@ def _lease(lake: Lake, record: LeaseRecord, now_ms: int) -> LeaseStatus:
 def attentions(
     jobs: Iterable[JobStatus], leases: Iterable[LeaseStatus], silent_after_s: float, now_ms: int
 ) -> list[str]:
-    """What needs attention, a sentence each."""
+    """Return what needs attention, a sentence each."""
     texts = [job.attention(now_ms) for job in jobs]
     texts += [lease.attention(silent_after_s) for lease in leases]
     return [text for text in texts if text is not None]

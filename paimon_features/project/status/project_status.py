@@ -77,7 +77,7 @@ class ProjectStatus:
         )
 
     def document(self) -> dict[str, Any]:
-        """The JSON document of the command."""
+        """Return the JSON document of the command."""
         return {"format": FORMAT, "ok": not self.attention, **asdict(self)}
 
 
@@ -93,7 +93,7 @@ class StatusReader:
         self._store = OnlineReader(project.config)
 
     def read(self) -> ProjectStatus:
-        """The status now.
+        """Return the status now.
 
         What cannot be read is reported in its place. Only a warehouse that cannot be read at all
         raises.

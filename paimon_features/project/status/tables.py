@@ -69,11 +69,11 @@ class TableReader:
     _known: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
 
     def sizes(self) -> list[TableStatus]:
-        """All tables, by name."""
+        """Return all tables, by name."""
         return [one for one in map(self._size, self.lake.list()) if one is not None]
 
     def rejected(self) -> list[RejectedStatus]:
-        """All rejected tables, by name."""
+        """Return all rejected tables, by name."""
         names = filter(_is_rejected, self.lake.list())
         return [one for one in map(self._rejected, names) if one is not None]
 

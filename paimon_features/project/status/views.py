@@ -88,7 +88,7 @@ class OnlineReader:
     def read(
         self, lake: Lake, views: Mapping[str, CompiledView], online: bool, now_ms: int
     ) -> tuple[OnlineStatus | None, list[ViewStatus]]:
-        """The store, and all views that have generations or are defined, by name.
+        """Return the store, and all views that have generations or are defined, by name.
 
         ``online`` is false to leave the store out; its status is None then.
         """

@@ -155,7 +155,7 @@ def verify(
 
 
 def _of_tables(project: Project, output: Output) -> bool:
-    """Whether an output is computed from a table view, which is not materialized."""
+    """Return True if an output is computed from a table view, which is not materialized."""
     refs = [output] if isinstance(output, FeatureRef) else output.refs
     return any(ref.view in project.definitions.tables for ref in refs)
 
@@ -181,7 +181,7 @@ class _ComputedParity:
     def compare(
         self, sampled: Mapping[str, tuple[list[Key], list[int]]], report: ParityReport
     ) -> list[ParityDifference]:
-        """The differences; ``sampled`` has entities and times of each view."""
+        """Return the differences; ``sampled`` has entities and times of each view."""
         tile_ms = math.lcm(*(view.tile_ms for view in self.views))
         on_edge = max(moments[0] for _, moments in sampled.values())
         after = max(max(moments[:2]) for _, moments in sampled.values())
@@ -219,7 +219,7 @@ class _ComputedParity:
         ]
 
     def _keys(self, entities: Mapping[str, list[Key]]) -> dict[str, pa.Array]:
-        """Keys of all views at once; shared keys are chosen by the views with most keys."""
+        """Return keys of all views at once; shared keys are chosen by the views with most keys."""
         views = sorted(self.views, key=lambda view: -len(view.keys))
         drawn: list[dict[str, Any]] = []
         for _ in range(max(map(len, entities.values()))):
@@ -261,7 +261,7 @@ class _ViewParity:
         self.high_ms = MIN_TIME_MS
 
     def sample(self, size: int) -> list[Key]:
-        """Some entities that have tiles; also finds the newest event time."""
+        """Return some entities that have tiles; also finds the newest event time."""
         keys = list(self.view.keys)
         sampled: dict[Key, None] = {}
         read = 0
@@ -283,7 +283,8 @@ class _ViewParity:
         return entities
 
     def times(self, count: int) -> list[int]:
-        """Times to read at: on tile edges and between them, around and after the newest event."""
+        """Return times to read at: on tile edges and between them, around and after the newest
+        event."""
         tile = self.view.tile_ms
         first = self.high_ms - self.view.margin_ms + 1
         last = self.high_ms + (self.view.longest_ms or 30 * DAY_MS)
@@ -297,7 +298,7 @@ class _ViewParity:
     def compare(
         self, entities: Sequence[Key], moments: Sequence[int], on_phase: OnPhase
     ) -> list[ParityDifference]:
-        """The differences of all entities that have settled."""
+        """Return the differences of all entities that have settled."""
         settled_ms = now_ms() - int(self.settle_s * 1000)
         online, offline = {}, {}
         for number, as_of_ms in enumerate(moments):
@@ -390,7 +391,7 @@ class _ViewParity:
         }
 
     def _events(self, entities: Sequence[Key]) -> dict[Key, list[Event]]:
-        """All raw events of the entities that the tiles contain."""
+        """Return all raw events of the entities that the tiles contain."""
         keys = list(self.view.keys)
         where = {
             key: sorted({entity[i] for entity in entities}, key=repr) for i, key in enumerate(keys)
@@ -433,7 +434,7 @@ class _ViewParity:
 
 
 def _near(left: Any, right: Any) -> bool:
-    """Whether two floats are equal up to the order of additions."""
+    """Return True if two floats are equal up to the order of additions."""
     if not (isinstance(left, float) and isinstance(right, float)):
         return False
     return abs(left - right) <= 1e-9 * max(abs(left), abs(right), 1e-9)

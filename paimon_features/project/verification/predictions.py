@@ -179,7 +179,7 @@ class _ModelCheck:
                 self._check_version(network, version_rows, reads)
 
     def _network(self, version: int, digest: str) -> OnnxNetwork | str:
-        """The network of a version, or why there is none."""
+        """Return the network of a version, or why there is none."""
         try:
             manifest = self._project.models.manifest(self._name, version)
             if sha256_of(manifest.to_bytes()) != digest:
@@ -233,7 +233,7 @@ class _ModelCheck:
             self._compare(network.manifest, row, offline)
 
     def _known(self, reads: Sequence[LoggedRow]) -> tuple[dict[str, Any], bool]:
-        """The values of a request by name of the feature; whether all are from the lake."""
+        """Return the values of a request by name of the feature; whether all are from the lake."""
         values: dict[str, Any] = {}
         is_from_lake = True
         for read in reads:

@@ -96,7 +96,8 @@ class ProjectPages:
         }
 
     def _catalogue(self, query: str) -> Document:
-        """A line per definition with the names of its features, and what is derived from what."""
+        """Return a line per definition with the names of its features, and what is derived from
+        what."""
         _fields(query)
         definitions, lake = self._project.definitions, self._project.lake
         graph = lineage(definitions, lake)
@@ -204,7 +205,7 @@ class ProjectPages:
         return out[: -MOST_VERSIONS - 1 : -1]
 
     def _generation(self, view: CompiledView, record: generations.GenerationRecord) -> Document:
-        """A generation with its newest commits; ``rows`` and ``bytes`` before merging."""
+        """Return a generation with its newest commits; ``rows`` and ``bytes`` before merging."""
         lake = self._project.lake
         newest = latest_snapshot(lake, record.table) if lake.exists(record.table) else None
         first = None if newest is None else max(1, newest.id - MOST_COMMITS + 1)
@@ -227,7 +228,7 @@ class ProjectPages:
     # -- values ----------------------------------------------------------------------------
 
     def _sample(self, query: str) -> Document:
-        """Some entities of a view with their values, as of its newest event."""
+        """Return some entities of a view with their values, as of its newest event."""
         fields = _fields(query, "view")
         view = self._project.view(fields["view"])
         record = self._project.generation(view)
@@ -270,7 +271,7 @@ class ProjectPages:
         }
 
     def _entities(self, table: str, snapshot: int, keys: Sequence[str]) -> pa.Table:
-        """Some entities, from the newest files."""
+        """Return some entities, from the newest files."""
         parts: list[pa.Table] = []
         distinct: pa.Table | None = None
         files = live_files(self._project.lake, table, snapshot)
@@ -346,7 +347,8 @@ class ProjectPages:
         return self._profiles[key]
 
     def _history(self, query: str) -> Document:
-        """Values of an entity's feature over time, each computed point in time from the lake."""
+        """Return values of an entity's feature over time, each computed point in time from the
+        lake."""
         entity, fields = _entity_fields(query, "view", "feature", "from", "to", "points")
         view = self._project.any_view(fields["view"])
         typed = ExplainQuery(view.name, entity, None, None).typed(view.keys)
@@ -458,7 +460,7 @@ def _edges(graph: LineageGraph, items: Sequence[Document]) -> list[list[int]]:
 
 
 def _fields(query: str, *names: str) -> dict[str, str]:
-    """The fields of a query, each exactly once."""
+    """Return the fields of a query, each exactly once."""
     entity, fields = _entity_fields(query, *names)
     if entity:
         raise RequestError("the query has an unknown field 'entity'")

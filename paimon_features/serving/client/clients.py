@@ -101,7 +101,8 @@ class FeatureClient(Closeable):
         as_of_ms: int | None = None,
         full_feature_names: bool = False,
     ) -> pa.Table:
-        """The same in bulk, as an Arrow table; request and reply are Arrow streams. Needs pyarrow.
+        """Return the same in bulk, as an Arrow table; request and reply are Arrow streams. Needs
+        pyarrow.
 
         ``entities`` is an Arrow table or a mapping of columns: the entity keys and the request
         inputs, one value per row. The table has the keys, the features, ``<feature>__status`` (an
@@ -116,11 +117,14 @@ class FeatureClient(Closeable):
         )
 
     def features(self) -> dict[str, Any]:
-        """The catalogue of the server: views with their features, services, interactions."""
+        """Return the catalogue of the server: views with their features, services, interactions."""
         return self._run(self._core.features())
 
     def health(self) -> dict[str, Any]:
-        """Whether the server is ready, and how fresh each view is; also if it is not ready."""
+        """Return True if the server is ready, and how fresh each view is.
+
+        Also if it is not ready.
+        """
         return self._run(self._core.health())
 
     def close(self) -> None:

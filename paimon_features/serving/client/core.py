@@ -89,7 +89,7 @@ class ClientCore:
         self._max_connections, self._tls = max_connections, tls
 
     def http_client(self, kind: str) -> Any:
-        """A new httpx client of this class, ``Client`` or ``AsyncClient``."""
+        """Return a new httpx client of this class, ``Client`` or ``AsyncClient``."""
         httpx = import_httpx()
         headers = {"user-agent": "paimon-features"}
         if self._token:
@@ -166,7 +166,8 @@ class ClientCore:
         body: bytes | None,
         expected: Sequence[int] = (200,),
     ) -> Steps[tuple[httpx.Response, str]]:
-        """The response with one of the expected statuses, after as many tries as it takes."""
+        """Return the response with one of the expected statuses, after as many tries as it
+        takes."""
         request_id = uuid.uuid4().hex
         sent = {**headers, "x-request-id": request_id}
         retries = RetryState(self.url, self._policy)
@@ -206,7 +207,7 @@ class ClientCore:
 
 
 def import_httpx() -> Any:
-    """The module httpx; MissingExtraError if it is not installed."""
+    """Return the module httpx; MissingExtraError if it is not installed."""
     try:
         import httpx
     except ModuleNotFoundError as error:

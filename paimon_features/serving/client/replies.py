@@ -33,7 +33,7 @@ class Freshness:
     stale: bool
 
     def worst(self, other: Freshness) -> Freshness:
-        """The worse of both, field by field."""
+        """Return the worse of both, field by field."""
         lows = self.event_time_low_ms, other.event_time_low_ms
         highs = self.event_time_high_ms, other.event_time_high_ms
         return Freshness(
@@ -84,11 +84,11 @@ class FeatureReply:
         return {name: _times_ms(texts) for name, texts in self.event_timestamps.items()}
 
     def to_pydict(self) -> dict[str, list[Any]]:
-        """The values as lists by column name, entity keys first."""
+        """Return the values as lists by column name, entity keys first."""
         return {name: list(values) for name, values in self.columns.items()}
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The values as one dictionary per entity."""
+        """Return the values as one dictionary per entity."""
         names = list(self.columns)
         return [
             dict(zip(names, row, strict=True)) for row in zip(*self.columns.values(), strict=True)

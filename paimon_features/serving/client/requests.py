@@ -35,7 +35,7 @@ class ClientRequest:
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
     ) -> ClientRequest:
-        """A request from the arguments of the clients' methods.
+        """Return a request from the arguments of the clients' methods.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class ClientRequest:
         return len(next(iter(self.entities.values()), ()))
 
     def take(self, rows: Sequence[int]) -> ClientRequest:
-        """The same request for some of the entities."""
+        """Return the same request for some of the entities."""
         entities = {name: [values[i] for i in rows] for name, values in self.entities.items()}
         inputs = {
             name: [values[i] for i in rows] if isinstance(values, list) else values
@@ -81,7 +81,7 @@ class ClientRequest:
         return replace(self, entities=entities, inputs=inputs)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of the body except entities and inputs; defaults are left out."""
+        """Return the fields of the body except entities and inputs; defaults are left out."""
         out: dict[str, Any] = {}
         if self.features is not None:
             out["features"] = list(self.features)
@@ -94,7 +94,7 @@ class ClientRequest:
         return out
 
     def body(self) -> bytes:
-        """The JSON of the request.
+        """Return the JSON of the request.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class ClientRequest:
 
 
 def as_list(name: str, values: Any) -> list[Any]:
-    """A column as a list, from a sequence, NumPy, pandas, Polars or Arrow."""
+    """Return a column as a list, from a sequence, NumPy, pandas, Polars or Arrow."""
     values = _in_milliseconds(values)
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method):
@@ -129,7 +129,7 @@ def as_list(name: str, values: Any) -> list[Any]:
 
 
 def as_input(values: Any) -> Any:
-    """A request input: one value for all entities, or a list with one for each."""
+    """Return a request input: one value for all entities, or a list with one for each."""
     if hasattr(values, "as_py"):  # an Arrow scalar
         import pyarrow as pa
 

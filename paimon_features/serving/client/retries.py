@@ -68,11 +68,11 @@ class RetryState:
         self._rejection: PaimonFeaturesError | None = None
 
     def remaining_s(self) -> float:
-        """How long the next try may take."""
+        """Return how long the next try may take."""
         return max(self._end - self._clock(), 0.001)
 
     def failed(self, error: Exception) -> float:
-        """A try got no reply; returns the seconds to wait before the next one.
+        """Return a try got no reply; returns the seconds to wait before the next one.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class RetryState:
     def rejected(
         self, status: int, headers: Mapping[str, str], body: bytes, request_id: str
     ) -> float:
-        """A try was answered with an error; returns the seconds to wait before the next one.
+        """Return a try was answered with an error; returns the seconds to wait before the next one.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class RetryState:
 
 
 def error_of(url: str, status: int, body: bytes) -> PaimonFeaturesError:
-    """The error that a reply represents, with the server's own text."""
+    """Return the error that a reply represents, with the server's own text."""
     code, detail = _problem(body)
     text = detail or f"the feature server {url} answered {status}"
     if status in (401, 403):

@@ -44,7 +44,7 @@ class RowCache:
         self._cache, self._ttl_s, self._clock = cache, ttl_s, clock
 
     def look_up(self, server: str, request: ClientRequest) -> CacheLookup:
-        """The cached rows of a request; there are none for a request with ``as_of_ms``."""
+        """Return the cached rows of a request; there are none for a request with ``as_of_ms``."""
         keys = [] if request.as_of_ms is not None else _keys(server, request)
         now_s = self._clock()
         rows: list[CachedRow | None] = []
@@ -61,7 +61,7 @@ class RowCache:
                 self._cache.put(key, row)
 
     def rows_of(self, reply: FeatureReply, limits: Limits) -> list[CachedRow]:
-        """The rows of a reply, each with the time until which it may be used."""
+        """Return the rows of a reply, each with the time until which it may be used."""
         until_s = self._clock() + min(
             [self._ttl_s, *(_left_s(reply, view, limits) for view in reply.freshness)]
         )
@@ -97,11 +97,12 @@ class CacheLookup:
         return self._request if everything else self._request.take(self._missing)
 
     def known(self) -> FeatureReply:
-        """The reply, if all rows were cached."""
+        """Return the reply, if all rows were cached."""
         return _joined([row for row in self._rows if row is not None], None)
 
     def completed(self, reply: FeatureReply, limits: Limits) -> FeatureReply:
-        """The complete reply, from cached rows and the reply for the others, which are cached."""
+        """Return the complete reply, from cached rows and the reply for the others, which are
+        cached."""
         if not self._missing:
             return reply
         fresh = self._cache.rows_of(reply, limits)
@@ -116,7 +117,7 @@ class CacheLookup:
 
 
 def _left_s(reply: FeatureReply, view: str, limits: Limits) -> float:
-    """How long until values of this view are stale, by the server's clock."""
+    """Return how long until values of this view are stale, by the server's clock."""
     limit_ms, freshness = limits.get(view), reply.freshness[view]
     if limit_ms is None:
         return float("inf")
@@ -147,7 +148,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, l
 
 
 def _keys(server: str, request: ClientRequest) -> list[Hashable]:
-    """The cache keys of a request's rows, unique among all requests."""
+    """Return the cache keys of a request's rows, unique among all requests."""
     prefix = request.features, request.service, request.full_feature_names, tuple(request.entities)
     # as JSON, because 1, 1.0 and True are one key of a dictionary and not one entity
     return [

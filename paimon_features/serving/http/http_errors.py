@@ -60,7 +60,7 @@ class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a
         self.reason = reason
 
     def document(self, request_id: str) -> bytes:
-        """The body of the reply."""
+        """Return the body of the reply."""
         return msgspec.json.encode(
             {
                 "status": self.status,
@@ -102,7 +102,10 @@ STORE_UNAVAILABLE = "the online store does not respond; the server's log has the
 
 
 def rejection_of(error: PaimonFeaturesError, *, with_detail: bool = False) -> RequestRejected:
-    """The status and code for an error of a read; ``with_detail`` for an operator's request."""
+    """Return the status and code for an error of a read.
+
+    ``with_detail`` for an operator's request.
+    """
     if isinstance(error, OverloadedError):
         return overloaded(str(error), "queue")
     if isinstance(error, StoreNotReadyError):

@@ -24,7 +24,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: ServeConfig) -> Limits:
-        """The limits of the configuration."""
+        """Return the limits of the configuration."""
         return cls(
             config.max_body_bytes,
             config.max_entities,
@@ -63,7 +63,10 @@ class Limits:
 
 
 def _longest_text(values: Any, limit: int) -> int:
-    """The bytes of a column's longest text in UTF-8; for shorter ones than the limit, less."""
+    """Return the bytes of a column's longest text in UTF-8.
+
+    For shorter ones than the limit, less.
+    """
     if is_arrow(values):
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             return 0

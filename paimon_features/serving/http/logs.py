@@ -43,7 +43,7 @@ class AccessLog:
         self._random = random.Random()
 
     def wants(self, status: int) -> bool:
-        """Whether a request with this status gets a line."""
+        """Return True if a request with this status gets a line."""
         if status >= 500:
             return True
         if status >= 400:
@@ -134,7 +134,7 @@ class StoreLog:
 
 
 def access_line(request: Request, reply: Reply, took_s: float) -> bytes:
-    """The access log's line of a request, as JSON.
+    """Return the access log's line of a request, as JSON.
 
     It is put together from parts that were encoded before, in a third of an encoder's time.
     """
@@ -195,7 +195,7 @@ def set_up_logging(level: str) -> None:
 
 
 def time_text(seconds: float) -> str:
-    """A Unix time as UTC text with milliseconds.
+    """Return a Unix time as UTC text with milliseconds.
 
     >>> time_text(1_700_000_000.25)
     '2023-11-14T22:13:20.250Z'

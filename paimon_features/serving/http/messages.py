@@ -36,7 +36,7 @@ class ClientGoneError(Exception):
 
 
 def new_request_id() -> str:
-    """An id that no other request has."""
+    """Return an id that no other request has."""
     return f"{_worker}-{next(_numbers)}"
 
 
@@ -119,7 +119,7 @@ class Request:
             self.request_id = f"{_worker}-{next(_numbers)}"
 
     def again(self) -> Request:
-        """A request with the same head, which is another one with an id of its own.
+        """Return a request with the same head, which is another one with an id of its own.
 
         Only of a head without ``x-request-id``.
         """
@@ -135,7 +135,7 @@ class Request:
         return new
 
     def header(self, name: bytes) -> bytes:
-        """The value of a header that has no attribute, ``b""`` for a missing one."""
+        """Return the value of a header that has no attribute, ``b""`` for a missing one."""
         return next((value for known, value in self.headers if known == name), b"")
 
     def trace(self) -> tuple[str, str] | None:
@@ -163,7 +163,7 @@ class Exchange(Protocol):
         """The complete body, None as long as more of it is to come."""
 
     async def receive(self) -> BodyPart | None:
-        """The next bytes of the body; None if the client is gone."""
+        """Return the next bytes of the body; None if the client is gone."""
 
     @property
     def is_gone(self) -> bool:
@@ -238,7 +238,7 @@ def take_body(body: bytes | bytearray, limit: int, buffers: BufferedBytes) -> No
 async def read_body(
     request: Request, receive: Receive, limit: int, buffers: BufferedBytes, timeout_s: float
 ) -> bytes | bytearray:
-    """The complete body; its bytes are counted in ``buffers``, to be freed by the caller.
+    """Return the complete body; its bytes are counted in ``buffers``, to be freed by the caller.
 
     Raises
     ------
@@ -286,7 +286,8 @@ async def _parts(receive: Receive, limit: int, buffers: BufferedBytes) -> bytear
 def reply_bytes(
     request: Request, reply: Reply, date_line: bytes, *, closes: bool
 ) -> tuple[bytes, bool]:
-    """The reply as it is sent, with the request's id in a header, and whether it is the last one.
+    """Return the reply as it is sent, with the request's id in a header, and whether it is the last
+    one.
 
     It is if the connection ``closes``, or by the reply's own headers. ``date_line`` is the header
     line ``date``, with its end.
@@ -308,7 +309,7 @@ def reply_bytes(
 
 @functools.lru_cache(maxsize=1_024)
 def _header_lines(headers: Headers) -> tuple[bytes, bool]:
-    """The lines of these headers, and whether one of them says that the connection ends."""
+    """Return the lines of these headers, and whether one of them says that the connection ends."""
     for name, value in headers:
         # nothing of a client's or of the definitions' may become a header of its own
         if not _NAME.fullmatch(name) or _NO_VALUE.search(value):

@@ -52,7 +52,7 @@ class HistogramCounts(msgspec.Struct):
 
     @classmethod
     def over(cls, edges: Sequence[float]) -> HistogramCounts:
-        """An empty histogram with these upper edges (inclusive)."""
+        """Return an empty histogram with these upper edges (inclusive)."""
         return cls([0] * (len(edges) + 1))
 
 
@@ -207,7 +207,7 @@ class CountsFile:
         self._path = folder / f"worker-{slot}.json"
 
     def load(self) -> Counts:
-        """The counts to continue from: those of the previous worker of this slot."""
+        """Return the counts to continue from: those of the previous worker of this slot."""
         try:
             counts = msgspec.json.decode(self._path.read_bytes(), type=Counts)
         except (OSError, msgspec.MsgspecError):
@@ -228,7 +228,7 @@ class CountsFile:
             return
 
     def of_all(self) -> list[Counts]:
-        """The counts of all workers, as last written."""
+        """Return the counts of all workers, as last written."""
         found = []
         for path in sorted(self._folder.glob("worker-*.json")):
             try:
@@ -239,7 +239,7 @@ class CountsFile:
 
 
 def page(counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool) -> bytes:
-    """The Prometheus page of these workers.
+    """Return the Prometheus page of these workers.
 
     ``definitions_ms`` is when the current definitions were loaded, ``ok`` whether the last attempt
     to load them succeeded.
@@ -260,7 +260,7 @@ class _Collector:
         self._ok = ok
 
     def collect(self) -> Iterator[Metric]:
-        """Each family of metrics, summed over the workers."""
+        """Yield each family of metrics, summed over the workers."""
         alive = [c for c in self._counts if self._now_s - c.written_s < KEPT_S]
         yield from self._of_requests()
         yield from self._of_clients()

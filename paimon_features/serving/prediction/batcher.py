@@ -295,7 +295,10 @@ class Batcher:
             (shadows if is_shadow else todo).extend(predictions)
 
     def _next_run(self, of: deque[Prediction]) -> _Run:
-        """The rows of the next run, removed from ``of``; the rest of a large one waits again."""
+        """Return the rows of the next run, removed from ``of``.
+
+        The rest of a large one waits again.
+        """
         run = _Run(of[0].network)
         others: list[Prediction] = []
         again: list[Prediction] = []
@@ -378,7 +381,10 @@ def _call_in(
 
 
 def _outputs(network: OnnxNetwork, pieces: Sequence[_Piece]) -> list[Outputs | Exception]:
-    """The outputs of each piece; if the network fails, in halves, until the piece is alone."""
+    """Return the outputs of each piece.
+
+    If the network fails, in halves, until the piece is alone.
+    """
     try:
         found = network.run(_inputs(pieces))
     except ModelError as error:
@@ -400,7 +406,10 @@ def _outputs(network: OnnxNetwork, pieces: Sequence[_Piece]) -> list[Outputs | E
 
 
 def _inputs(pieces: Sequence[_Piece]) -> list[Array]:
-    """The inputs of all pieces; without a copy where they follow each other in the same arrays."""
+    """Return the inputs of all pieces.
+
+    Without a copy where they follow each other in the same arrays.
+    """
     parts: list[tuple[Sequence[Array], int, int]] = []
     for piece in pieces:
         arrays, start = piece.of.arrays, piece.start

@@ -12,7 +12,7 @@ from paimon_features.models import ModelInput
 
 
 def input_array(of: ModelInput, column: Column) -> Array:
-    """The values of a column as an input: shape (rows, width), null as the input has it.
+    """Return the values of a column as an input: shape (rows, width), null as the input has it.
 
     Lists are cut to the first ``width`` items, or padded at their end.
 

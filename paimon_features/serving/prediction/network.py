@@ -86,7 +86,7 @@ class OnnxNetwork:
         return str(self.manifest)
 
     def run(self, arrays: Sequence[Array]) -> Outputs:
-        """The outputs of some rows.
+        """Return the outputs of some rows.
 
         ``arrays`` has one array of shape (rows, width) for each input, in order.
 
@@ -141,7 +141,7 @@ class OnnxNetwork:
 
 
 def null_rows(of: ModelInput, rows: int) -> Array:
-    """An input of ``rows`` nulls, of shape (rows, width).
+    """Return an input of ``rows`` nulls, of shape (rows, width).
 
     >>> null_rows(ModelInput("a", "feature", "clicks:a", "int64", "float64"), 2).tolist()
     [[nan], [nan]]

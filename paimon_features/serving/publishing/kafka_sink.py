@@ -87,7 +87,7 @@ class KafkaSink(Closeable):
         return None if found.topic_id is None else str(found.topic_id)
 
     def _described(self) -> Any:
-        """What the brokers say of the topic, once one of them answers."""
+        """Return what the brokers say of the topic, once one of them answers."""
         from confluent_kafka import KafkaException
 
         def is_final(cause: Any, waited_s: float) -> bool:
@@ -146,7 +146,8 @@ def topics(
     is_final: Callable[[Any, float], bool],
     topic: str | None = None,
 ) -> dict[str, Any]:
-    """The topics that the login of a client sees, or one of them, by name, once a broker answers.
+    """Return the topics that the login of a client sees, or one of them, by name, once a broker
+    answers.
 
     ``failures`` are the errors that the client has reported, which say more than a call's own.
     ``is_final`` says of one of them, and the seconds waited, whether to wait no longer.
@@ -171,7 +172,7 @@ def topics(
 
 
 def client_settings(settings: KafkaSettings) -> dict[str, str]:
-    """The security settings in the words of librdkafka.
+    """Return the security settings in the words of librdkafka.
 
     >>> client_settings(KafkaSettings(user="u", password="p"))["security.protocol"]
     'SASL_PLAINTEXT'

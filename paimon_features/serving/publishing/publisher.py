@@ -160,7 +160,7 @@ class FeaturePublisher:
                 delete_consumer(self._lake, table, other)
 
     def _applied(self, record: GenerationRecord) -> int:
-        """The snapshot that every bucket in the online store contains."""
+        """Return the snapshot that every bucket in the online store contains."""
         raw, *_ = self._store.get_many([self._view_keys.state])
         state = None if raw is None else ViewState.from_bytes(raw)
         if state is None or state.epoch is None or state.content is None:
@@ -194,7 +194,7 @@ class FeaturePublisher:
         return sent
 
     def _changed(self, table: str, first: int, last: int) -> pa.Table:
-        """The distinct keys of rows that snapshots have added."""
+        """Return the distinct keys of rows that snapshots have added."""
         found = []
         for number in range(first, last + 1):
             delta = read_delta(self._lake, table, number)

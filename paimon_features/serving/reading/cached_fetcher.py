@@ -90,7 +90,10 @@ class CachedFetcher:
     def get_many(
         self, queries: Sequence[FeatureQuery]
     ) -> list[OnlineResponse | PaimonFeaturesError]:
-        """As ``FeatureFetcher.get_many``; queries without a time may be answered from the cache."""
+        """Return as ``FeatureFetcher.get_many``.
+
+        Queries without a time may be answered from the cache.
+        """
         return read(self.read_steps(queries), self.store)
 
     @property
@@ -148,7 +151,7 @@ class CachedFetcher:
             self._checked_ms.update(dict.fromkeys(due, now_ms))
 
     def _look_up(self, query: FeatureQuery, now_ms: int) -> _CacheLookup | None:
-        """The cached rows of each entity; None for a query that is not cached."""
+        """Return the cached rows of each entity; None for a query that is not cached."""
         if query.as_of_ms is not None or query.selection.inputs or query.inputs:
             return None
         try:
@@ -197,7 +200,7 @@ class _CacheLookup:
         self.missing: list[int] = []
 
     def rest(self) -> FeatureQuery:
-        """The query for the missing entities."""
+        """Return the query for the missing entities."""
         rest = {
             name: [values[place] for place in self.missing]
             for name, values in self._columns.items()
@@ -205,7 +208,7 @@ class _CacheLookup:
         return FeatureQuery(self._selection, rest)
 
     def answer(self) -> OnlineResponse | None:
-        """The response, once all rows are known; None if they are not of the same epochs."""
+        """Return the response, once all rows are known; None if they are not of the same epochs."""
         rows = [row for row in self.rows if row is not None]
         first = rows[0]
         if any(row.epochs != first.epochs for row in rows):
@@ -218,7 +221,7 @@ class _CacheLookup:
 
 
 def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_CachedRow]:
-    """The rows of a response, independent of its batch."""
+    """Yield the rows of a response, independent of its batch."""
     batch, part = answer.batch, slice(answer.start, answer.stop)
     shape = _RowSchema(
         batch.key_types, batch.types, [column.values.dtype for column in batch.columns]
@@ -242,7 +245,7 @@ def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_CachedRow]:
 
 
 def _batch_of(selection: Selection, rows: Sequence[_CachedRow]) -> ResultBatch:
-    """A batch of rows, as if they had been read together."""
+    """Return a batch of rows, as if they had been read together."""
     first = rows[0]
     shape = first.shape
     event_times = {
@@ -279,7 +282,7 @@ def _column(values: Sequence[Any], stored: np.dtype[Any]) -> Column:
 
 
 def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[Any]:
-    """An array per output; equal outputs share one, so that it is encoded once."""
+    """Return an array per output; equal outputs share one, so that it is encoded once."""
     arrays: dict[tuple[int, ...], Any] = {}
     out = []
     for column in zip(*rows, strict=True):
@@ -291,7 +294,7 @@ def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[An
 
 
 def _worst(of: Sequence[ViewFreshness]) -> ViewFreshness:
-    """The freshness of rows that were read at different times: the worst of each."""
+    """Return the freshness of rows that were read at different times: the worst of each."""
     if all(one is of[0] for one in of):
         return of[0]
     lows = [one.event_time_low_ms for one in of if one.event_time_low_ms is not None]

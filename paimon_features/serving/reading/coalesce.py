@@ -44,7 +44,7 @@ class Reader(Protocol):
     def read_steps(
         self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """The response to each query, or its own error, in the order of the queries."""
+        """Return the response to each query, or its own error, in the order of the queries."""
 
 
 OnStoreRead = Callable[[float, int], None]
@@ -157,7 +157,7 @@ class Coalescer:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """The response to one query, or what ``render`` returns for it.
+        """Return the response to one query, or what ``render`` returns for it.
 
         A query that is cancelled while it waits is not read.
 
@@ -195,7 +195,8 @@ class Coalescer:
         deliver: Callable[[Any], None],
         on_store_read: OnStoreRead | None = None,
     ) -> PendingQuery:
-        """As ``get`` without waiting: ``deliver`` gets the answer, or an exception, later."""
+        """Return as ``get`` without waiting: ``deliver`` gets the answer, or an exception,
+        later."""
         self._check_room()
         pending = PendingQuery(query, self.fetcher, render, deliver, on_store_read)
         self._waiting.append(pending)
@@ -237,7 +238,8 @@ class Coalescer:
             self._advance(loop, _BatchRead(batch), None)
 
     def _take(self) -> list[PendingQuery]:
-        """The oldest queries of one fetcher, of at most ``max_rows`` entities, but at least one."""
+        """Return the oldest queries of one fetcher, of at most ``max_rows`` entities, but at least
+        one."""
         batch: list[PendingQuery] = []
         rows = 0
         while self._waiting:
@@ -296,7 +298,7 @@ class Coalescer:
             self._read_in_thread(loop, read, keys, store.get_many)
 
     def _reader_in(self, loop: asyncio.AbstractEventLoop, store: OnlineStore) -> LoopReader | None:
-        """The store's reader in this loop, None if it has none."""
+        """Return the store's reader in this loop, None if it has none."""
         if store is not self._loop_reader_of:
             if self._loop_reader is not None:
                 self._loop_reader.close()
@@ -400,7 +402,8 @@ def _rendered(render: Callable[[OnlineResponse], Any] | None, answer: Any) -> An
 
 
 def _rows(query: FeatureQuery) -> int:
-    """The number of entities of a query, as far as it is known before the query is checked."""
+    """Return the number of entities of a query, as far as it is known before the query is
+    checked."""
     for values in query.entities.values():
         try:
             return len(values)  # type: ignore[arg-type]

@@ -102,7 +102,8 @@ class DirectRead:
 
     @classmethod
     def of(cls, plan: SelectionPlan, served: ServedView) -> DirectRead | None:
-        """A direct read of the view's last known epoch, None where it needs more than the core."""
+        """Return a direct read of the view's last known epoch, None where it needs more than the
+        core."""
         last = served.last
         if CORE is None or last is None or last.epoch is None or last.fingerprint is None:
             return None
@@ -126,7 +127,10 @@ class DirectRead:
         return last is not None and last.epoch is self.epoch
 
     def place(self, queries: Sequence[FeatureQuery], as_of_ms: int) -> DirectBatch | None:
-        """The keys that these queries need; None for a query that is not of the usual form."""
+        """Return the keys that these queries need.
+
+        None for a query that is not of the usual form.
+        """
         first = queries[0]
         values = self._values(first)
         if values is None:
@@ -151,7 +155,7 @@ class DirectRead:
         return DirectBatch(self, values, ends, as_of_ms, *placed)
 
     def _values(self, query: FeatureQuery) -> list[Any] | None:
-        """The values of the key column, not empty; None for what the core does not take."""
+        """Return the values of the key column, not empty; None for what the core does not take."""
         values: Any = query.entities.get(self.key)
         if type(values) is not list:
             if (
@@ -165,7 +169,7 @@ class DirectRead:
         return values if values and not query.inputs else None
 
     def freshness(self, markers: Sequence[Marker]) -> BucketFreshness:
-        """The freshness of buckets with these markers."""
+        """Return the freshness of buckets with these markers."""
         key = tuple(map(id, markers))
         found = self._fresh.get(key)
         if found is None:
@@ -175,7 +179,7 @@ class DirectRead:
         return found
 
     def names(self, full: bool) -> bytes:
-        """The JSON of the names in a reply."""
+        """Return the JSON of the names in a reply."""
         found = self._of_names.get(full)
         if found is None:
             found = self._of_names[full] = names_json(self.plan.selection, (self.key,), full)
@@ -208,7 +212,7 @@ class DirectBatch:
     def responses(
         self, found: Sequence[bytes | None], clock_ms: int
     ) -> list[OnlineResponse] | None:
-        """The response to each query; None where anything found is not as usual."""
+        """Return the response to each query; None where anything found is not as usual."""
         read = self.read
         served, epoch, view = read.served, read.epoch, read.view
         last = served.last
@@ -292,7 +296,7 @@ class DirectBatch:
         )
 
     def statuses_once(self) -> dict[str, list[int]] | None:
-        """The number of values of each status, by view, at the first call; then None."""
+        """Return the number of values of each status, by view, at the first call; then None."""
         if self._counted:
             return None
         self._counted = True
@@ -306,7 +310,7 @@ class DirectBatch:
     def json(
         self, start: int, stop: int, keys: Sequence[Any], fresh: bytes, full: bool
     ) -> bytes | None:
-        """The reply of rows, as ``feast_json`` writes it; None where the core cannot."""
+        """Return the reply of rows, as ``feast_json`` writes it; None where the core cannot."""
         read, folded, count = self.read, self._folded, stop - start
         assert CORE is not None
         if count == 1:
@@ -332,7 +336,7 @@ class DirectBatch:
     def arrow_parts(
         self, start: int, stop: int, keys: Sequence[Any], fresh: bytes
     ) -> ArrowParts | None:
-        """The buffers of an Arrow reply; None where one has a null, or keys are no int64."""
+        """Return the buffers of an Arrow reply; None where one has a null, or keys are no int64."""
         read, folded, rows = self.read, self._folded, self.rows
         if read.kind != "int64" or folded.flags.strip(b"\0"):
             return None
@@ -384,5 +388,8 @@ class DirectResponse(OnlineResponse):
         return self.direct.arrow_parts(self.start, self.stop, keys, self.fresh.json)
 
     def statuses_once(self) -> dict[str, list[int]] | None:
-        """The number of values of each status of the whole read, at the first call; then None."""
+        """Return the number of values of each status of the whole read, at the first call.
+
+        Then None.
+        """
         return self.direct.statuses_once()

@@ -38,7 +38,7 @@ class EntityKeys:
 
 
 def entity_keys(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
-    """The entities of a request.
+    """Return the entities of a request.
 
     Raises
     ------
@@ -85,8 +85,8 @@ def _of_arrow(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> E
 
 
 def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys | None:
-    """A fast path without Arrow for most requests: lists of plain integers or strings, or arrays
-    of exactly these types. None for anything else, also for invalid values: the general path
+    """Return a fast path without Arrow for most requests: lists of plain integers or strings, or
+    arrays of exactly these types. None for anything else, also for invalid values: the general path
     reports them."""
     if len(keys) == 1:
         [(name, kind)] = keys.items()
@@ -147,11 +147,11 @@ class Buckets:
         self._known: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """The number of cached entities: ``remembered`` at most, or those of one read."""
+        """Return the number of cached entities: ``remembered`` at most, or those of one read."""
         return len(self._known)
 
     def of(self, entities: Sequence[EntityKeys]) -> list[int]:
-        """The bucket of each entity, in order."""
+        """Return the bucket of each entity, in order."""
         encoded = [one for keys in entities for one in keys.encoded]
         known = self._known
         found = [known.get(one) for one in encoded]

@@ -55,7 +55,8 @@ def explain(
     as_of_ms: int,
     features: Sequence[str] | None = None,
 ) -> Document:
-    """One entity's features of a view at ``as_of_ms`` (UTC ms), and the cells they come from.
+    """Return one entity's features of a view at ``as_of_ms`` (UTC ms), and the cells they come
+    from.
 
     ``entity`` maps each key column to one value. With ``features``, only these are explained, and
     only their partials are included.
@@ -113,7 +114,7 @@ def explain(
 def _in_store(
     variants: Sequence[CompiledView], raw: bytes | None, features: Sequence[str]
 ) -> CompiledView:
-    """The definition of the store's records, chosen as the fetcher does."""
+    """Return the definition of the store's records, chosen as the fetcher does."""
     content = None if raw is None else ViewState.from_bytes(raw).content
     fingerprint = None if content is None else content.online_fingerprint
     fitting = [
@@ -153,7 +154,7 @@ class _Cell:
         return asdict(self)
 
     def is_in(self, levels_ms: Sequence[int], first: int, start_ms: int, end_ms: int) -> bool:
-        """Whether it belongs to a window of level ``first``.
+        """Return True if it belongs to a window of level ``first``.
 
         A window consists of the complete cells of its own level before its end, and then, for each
         finer level, of the cells after the last border of the next coarser one.
@@ -243,7 +244,7 @@ class _DecodedRecord:
                 yield _Cell(level, start_ms, start_ms + step, events, partials)
 
     def _lifetime_end(self) -> int:
-        """The end of the cells that pruning folded into the lifetime cell."""
+        """Return the end of the cells that pruning folded into the lifetime cell."""
         top = len(self.view.levels_ms) - 1
         high_ms = int(self.records.headers["bucket_high"][0])
         return floor_ms(self.view.keep_from(top, high_ms), self.view.levels_ms[top])
@@ -323,7 +324,7 @@ def _sentence(
     value: object,
     status: str,
 ) -> str:
-    """The value and what it was computed from, in a sentence or two."""
+    """Return the value and what it was computed from, in a sentence or two."""
     if status == Status.MISSING.name:
         return "No event of this entity lies within any window of the view, so it has no value."
     if status == Status.EXPIRED.name:
@@ -385,7 +386,7 @@ def _time_or_none(time_ms: int) -> int | None:
 
 
 def plain(value: Any) -> Any:
-    """A value as in the JSON of a reply: dates and times in ISO 8601, bytes in base 64."""
+    """Return a value as in the JSON of a reply: dates and times in ISO 8601, bytes in base 64."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list):

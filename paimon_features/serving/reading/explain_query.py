@@ -65,7 +65,7 @@ class ExplainQuery:
         return cls(found["view"], entity, _time(found.get("as_of")), found.get("feature"))
 
     def typed(self, keys: Mapping[str, DataType]) -> dict[str, object]:
-        """The entity's keys as values of their types.
+        """Return the entity's keys as values of their types.
 
         >>> from paimon_features.core.types.schema import Int64
         >>> ExplainQuery.of("view=spend&entity=user%3D7").typed({"user": Int64})
@@ -93,7 +93,8 @@ class ExplainQuery:
 
 
 def _integer(text: str) -> int:
-    """An integer as JSON writes it: ``int`` would take spaces, underscores and any digits."""
+    """Return an integer as JSON writes it: ``int`` would take spaces, underscores and any
+    digits."""
     if not re.fullmatch(r"-?[0-9]{1,19}", text):
         raise ValueError(text)
     return int(text)

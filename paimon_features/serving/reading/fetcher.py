@@ -97,7 +97,8 @@ class FeatureFetcher:
         as_of_ms: int,
         request: Mapping[str, object] | None = None,
     ) -> OnlineResponse:
-        """The features of the entities at ``as_of_ms`` (UTC ms; events at that time are excluded).
+        """Return the features of the entities at ``as_of_ms`` (UTC ms; events at that time are
+        excluded).
 
         ``entities`` maps each key column to a sequence, all of one length: lists, NumPy, Arrow.
         ``request`` maps each request input of the interactions to a value for all entities, or
@@ -125,7 +126,10 @@ class FeatureFetcher:
         return answer
 
     def variants(self, name: str) -> list[CompiledView]:
-        """The definitions of a view, the preferred one first; UnknownNameError if there is none."""
+        """Return the definitions of a view, the preferred one first.
+
+        UnknownNameError if there is none.
+        """
         if name not in self._views:
             raise UnknownNameError.of("feature view", name, self._views)
         return [variant.view for variant in self._views[name].variants]
@@ -133,7 +137,7 @@ class FeatureFetcher:
     def get_many(
         self, queries: Sequence[FeatureQuery]
     ) -> list[OnlineResponse | PaimonFeaturesError]:
-        """The response to each query, or its own error, in the order of the queries.
+        """Return the response to each query, or its own error, in the order of the queries.
 
         A result does not depend on the other queries; those without ``as_of_ms`` share one time.
         The errors are those of ``get``.
@@ -187,7 +191,7 @@ class FeatureFetcher:
     # -- for a cache in front ---------------------------------------------------------------
 
     def check(self, query: FeatureQuery, as_of_ms: int) -> ResolvedQuery | None:
-        """A query with its entities encoded, without a read; raises as ``get`` does.
+        """Return a query with its entities encoded, without a read; raises as ``get`` does.
 
         None if the entity keys depend on the store's content.
         """
@@ -205,12 +209,12 @@ class FeatureFetcher:
             of.see(raw)
 
     def epoch(self, name: str) -> str | None:
-        """The name of the last known epoch of a view; None if none can be read."""
+        """Return the name of the last known epoch of a view; None if none can be read."""
         last = self._views[name].last
         return None if last is None or last.epoch is None else last.epoch.name
 
     def max_staleness_ms(self, name: str) -> int | None:
-        """The smallest ``max_staleness`` of a view's definitions; None if none sets one."""
+        """Return the smallest ``max_staleness`` of a view's definitions; None if none sets one."""
         bounds = [variant.view.max_staleness_ms for variant in self._views[name].variants]
         return min((bound for bound in bounds if bound is not None), default=None)
 
@@ -230,7 +234,8 @@ class FeatureFetcher:
         return plan
 
     def _view_plans(self, name: str, features: Sequence[str]) -> ViewPlanSet:
-        """The plans for a view, one for each of its definitions that has all these features."""
+        """Return the plans for a view, one for each of its definitions that has all these
+        features."""
         of = self._views.get(name)
         if of is None:
             raise UnknownNameError.of("feature view", name, self._views)
@@ -244,7 +249,7 @@ class FeatureFetcher:
         return ViewPlanSet(name, online, features)
 
     def _direct_batch(self, queries: Sequence[FeatureQuery], clock_ms: int) -> DirectBatch | None:
-        """The keys of queries that the native core answers alone; None for others."""
+        """Return the keys of queries that the native core answers alone; None for others."""
         if not queries:
             return None
         selection, as_of_ms = queries[0].selection, queries[0].as_of_ms
@@ -331,7 +336,7 @@ class FeatureFetcher:
             group.compute(clock_ms, results)
 
     def _guess(self, names: Sequence[str]) -> StoreRead[dict[str, ObservedState]]:
-        """The last known states of the views; a view without a readable one is read now."""
+        """Return the last known states of the views; a view without a readable one is read now."""
         known: dict[str, ObservedState] = {}
         for name in names:
             last = self._views[name].last
@@ -352,7 +357,7 @@ class FeatureFetcher:
 def _place(
     names: Sequence[str], groups: Sequence[QueryGroup], seen: Mapping[str, ObservedState]
 ) -> list[ViewRows]:
-    """The rows to read of each view, those of a group in sequence."""
+    """Return the rows to read of each view, those of a group in sequence."""
     placed = []
     for name in names:
         epoch = seen[name].epoch
@@ -377,7 +382,7 @@ def _place(
 def _split(
     found: Sequence[bytes | None], rows: Sequence[ViewRows]
 ) -> list[tuple[ViewRows, Sequence[bytes | None]]]:
-    """The rows of each view with the values of their keys, which follow each other."""
+    """Return the rows of each view with the values of their keys, which follow each other."""
     parts, at = [], 0
     for of in rows:
         parts.append((of, found[at : at + len(of.keys)]))

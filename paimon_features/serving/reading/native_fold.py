@@ -82,7 +82,7 @@ _MERGES = {
 def split_features(
     view: CompiledView, features: Sequence[CompiledFeature]
 ) -> tuple[list[CompiledFeature], list[CompiledFeature]]:
-    """The features of which the core folds all partials, and the others."""
+    """Return the features of which the core folds all partials, and the others."""
     own: list[CompiledFeature] = []
     rest: list[CompiledFeature] = []
     for feature in features:
@@ -97,7 +97,7 @@ def split_features(
 
 
 def _operation(view: CompiledView, feature: CompiledFeature) -> tuple[int, int, int]:
-    """How the core finishes a feature, with its two numbers; LEFT: the aggregate does it.
+    """Return how the core finishes a feature, with its two numbers; LEFT: the aggregate does it.
 
     Only for the aggregates of this package themselves: a subclass may finish in its own way.
     """
@@ -388,12 +388,12 @@ class NativeFold:
     def fold_all(
         self, found: Sequence[bytes | None], start: int, stop: int, as_of_ms: int
     ) -> Folded | None:
-        """As ``fold``; None also where an aggregate has to finish a feature itself."""
+        """Return as ``fold``; None also where an aggregate has to finish a feature itself."""
         folded = self.fold(found, start, stop, as_of_ms, None)
         return folded if folded is not None and folded.is_finished else None
 
     def finished(self, folded: Folded) -> dict[str, Column] | None:
-        """The features in the order of the request, where the core has finished all of them.
+        """Return the features in the order of the request, where the core has finished all of them.
 
         So it has in most reads. None for the others.
         """
@@ -407,7 +407,7 @@ class NativeFold:
         }
 
     def values(self, folded: Folded, as_of_ms: int, null: Bools | None) -> dict[str, FeatureColumn]:
-        """The features by name; ``null`` is where the entity is unknown or expired."""
+        """Return the features by name; ``null`` is where the entity is unknown or expired."""
         words, valid = folded.words, folded.flat.view(np.bool_)
         floats = words.view(np.float64)
         out: dict[str, FeatureColumn] = {}
@@ -444,12 +444,13 @@ class NativeFold:
         return group.finish(self._view, columns, as_of_ms, read_ms, newest_end_ms, null)
 
     def _weights(self, half_life_ms: int, count: int) -> Floats:
-        """The weight of a cell whose tile ended so many tiles before the newest one."""
+        """Return the weight of a cell whose tile ended so many tiles before the newest one."""
         weights: Floats = np.exp2(np.arange(count) * self._view.tile_ms / -half_life_ms)
         return weights
 
     def _read_time(self, as_of_ms: int, horizon_ms: int) -> _ReadTime:
-        """What follows from the time of a read: the same within a step, but for its first ms."""
+        """Return what follows from the time of a read: the same within a step, but for its first
+        ms."""
         step_ms = self._step_ms
         key = (as_of_ms // step_ms, as_of_ms % step_ms == 0)
         known = self._read_times.get(key)
@@ -486,7 +487,7 @@ class NativeFold:
 
 
 def _step_of(view: CompiledView, windows: Iterable[Window]) -> int:
-    """A step between whose multiples (exclusive) no window of a read changes its cells, ms.
+    """Return a step between whose multiples (exclusive) no window of a read changes its cells, ms.
 
     All that windows are computed from are multiples of it. A calendar's are not: then 1.
     """

@@ -42,11 +42,14 @@ class ViewPlanSet:
         """Whether all definitions have the same entity keys."""
 
     def plan_of(self, fingerprint: str) -> ViewPlan | None:
-        """The plan for records of this definition; None if they lack one of the features."""
+        """Return the plan for records of this definition; None if they lack one of the features."""
         return self._plans.get(fingerprint)
 
     def in_use(self, seen: ObservedState) -> ViewPlan:
-        """The plan for the store's records; StoreNotReadyError if they lack one of the features."""
+        """Return the plan for the store's records.
+
+        StoreNotReadyError if they lack one of the features.
+        """
         if seen.error is not None:
             raise own_error(seen.error)  # that one is kept, and would keep its traceback alive
         plan = None if seen.fingerprint is None else self._plans.get(seen.fingerprint)
@@ -71,7 +74,7 @@ class SelectionPlan:
 
     @classmethod
     def of(cls, selection: Selection, views: Mapping[str, ViewPlanSet]) -> SelectionPlan:
-        """A plan for these views."""
+        """Return a plan for these views."""
         same = all(of.has_one_key for of in views.values())
         return cls(selection, views, [of.first for of in views.values()] if same else None)
 
@@ -115,7 +118,7 @@ class ResolvedQuery:
             self.inputs = request_columns(selection.inputs, self.query.inputs, self.rows)
 
     def keys_of(self, variant: ViewVariant) -> EntityKeys:
-        """The entities of a view, encoded once for all views of the same keys."""
+        """Return the entities of a view, encoded once for all views of the same keys."""
         found = self._entities.get(variant.kind)
         if found is None:
             found = self._entities[variant.kind] = entity_keys(
@@ -129,7 +132,7 @@ class ResolvedQuery:
         return list(self._entities.values())
 
     def columns(self, variants: Sequence[ViewVariant]) -> dict[str, Sequence[Any]]:
-        """The values of all entity keys."""
+        """Return the values of all entity keys."""
         columns: dict[str, Sequence[Any]] = {}
         for variant in variants:
             columns.update(self.keys_of(variant).columns)
@@ -240,7 +243,7 @@ class QueryGroup:
 
 
 def own_error(error: PaimonFeaturesError) -> PaimonFeaturesError:
-    """A copy of an error, to be raised on its own: raising an error modifies it."""
+    """Return a copy of an error, to be raised on its own: raising an error modifies it."""
     own = type(error)(*error.args)
     own.__cause__ = error.__cause__
     return own

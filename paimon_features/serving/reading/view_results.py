@@ -72,7 +72,7 @@ class ViewPlan:
         return self._native.fold_all(found, start, stop, as_of_ms)
 
     def fold(self, part: RowRange, as_of_ms: int, stale: set[int]) -> Folded | None:
-        """What the core computes of these rows; None where NumPy has to do everything.
+        """Return what the core computes of these rows; None where NumPy has to do everything.
 
         ``stale`` are the buckets that are too far behind.
         """
@@ -107,7 +107,7 @@ class ViewPlan:
         return self._ordered(found, folded)
 
     def of_folded(self, folded: Folded, as_of_ms: int) -> ViewResult:
-        """The features of what was folded, where the core computes something of each."""
+        """Return the features of what was folded, where the core computes something of each."""
         assert self._native is not None
         finished = self._native.finished(folded)
         if finished is not None:
@@ -132,7 +132,7 @@ class ViewPlan:
 
 
 def _no_value(codes: Codes) -> Bools | None:
-    """Where an entity is unknown or expired; None where none is."""
+    """Return where an entity is unknown or expired; None where none is."""
     return (codes == Status.MISSING) | (codes == Status.EXPIRED) if codes.any() else None
 
 
@@ -150,7 +150,7 @@ class ViewResult:
     def of(
         cls, found: Mapping[str, FeatureColumn], codes: Codes, newest: Ints, snapshots: Ints
     ) -> ViewResult:
-        """A result of these features; ``codes`` are those of the entities."""
+        """Return a result of these features; ``codes`` are those of the entities."""
         values: dict[str, Column] = {}
         own_codes: dict[str, Codes] = {}
         for name, (column, ill) in found.items():
@@ -220,7 +220,7 @@ def result_batch(
     reads: Mapping[str, ViewProvenance],
     as_of_ms: int,
 ) -> ResultBatch:
-    """The results of several views as one batch, with computed features."""
+    """Return the results of several views as one batch, with computed features."""
     newest = {view: result.newest for view, result in results.items()}
     key_types = {
         name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
@@ -277,7 +277,7 @@ def result_batch(
 
 
 def _newest_of(times: Sequence[Ints], rows: int) -> Ints:
-    """The newest of several event times, row by row; NEVER_MS where there is none."""
+    """Return the newest of several event times, row by row; NEVER_MS where there is none."""
     different = list({id(one): one for one in times}.values())
     if len(different) == 1:
         return different[0]

@@ -49,7 +49,7 @@ class ViewRows:
         """The markers of the entities' buckets, and the records."""
 
     def lacks_markers(self, found: Sequence[bytes | None]) -> bool:
-        """Whether a marker is missing among the values of ``keys``."""
+        """Return True if a marker is missing among the values of ``keys``."""
         return None in found[: len(self._marker_keys)]
 
     def fill(self, found: Sequence[bytes | None]) -> None:
@@ -63,7 +63,8 @@ class ViewRows:
         """The bytes of each row's record."""
 
     def count(self) -> tuple[int, int]:
-        """The number of rows with a record that can be read, and of the cells of these records."""
+        """Return the number of rows with a record that can be read, and of the cells of these
+        records."""
         layout = self.epoch.layout
         if CORE is not None and "_decoded" not in self.__dict__:
             return CORE.count(self.found, layout.words)
@@ -71,7 +72,7 @@ class ViewRows:
         return len(records.headers), len(records.cells)
 
     def part(self, start: int, stop: int) -> RowRange:
-        """The rows from ``start`` to ``stop`` (exclusive).
+        """Return the rows from ``start`` to ``stop`` (exclusive).
 
         Raises
         ------
@@ -88,7 +89,7 @@ class ViewRows:
         return RowRange(self, start, stop, buckets, self._markers)
 
     def decoded(self, start: int, stop: int) -> DecodedRows:
-        """The rows from ``start`` to ``stop`` (exclusive), decoded.
+        """Return the rows from ``start`` to ``stop`` (exclusive), decoded.
 
         Raises
         ------
@@ -176,7 +177,7 @@ class DecodedRows:
         return int(headers["bucket_high"].max()) if len(headers) else NEVER_MS
 
     def spread(self, of_records: Ints) -> Ints:
-        """Values of records as values of rows; NEVER_MS for rows without a record."""
+        """Return values of records as values of rows; NEVER_MS for rows without a record."""
         if self.there.all():
             return of_records
         out = np.full(len(self.there), NEVER_MS, np.int64)
@@ -213,7 +214,7 @@ class RowRange:
         return self._rows.decoded(self.start, self.stop)
 
     def high_ms(self, bucket_high_ms: int) -> int:
-        """The newest event time by which something of these rows may have been pruned.
+        """Return the newest event time by which something of these rows may have been pruned.
 
         ``bucket_high_ms`` is the greatest of the records'.
         """
@@ -235,7 +236,7 @@ class FreshnessLookup:
         self.stale = {bucket for bucket, freshness in self._single.items() if freshness.stale}
 
     def of(self, start: int, stop: int) -> ViewFreshness:
-        """The worst of the buckets of these rows."""
+        """Return the worst of the buckets of these rows."""
         if stop - start == 1:
             return self._single[self._bucket_of[start]]
         buckets = frozenset(self._bucket_of[start:stop])
@@ -251,19 +252,19 @@ class FreshnessLookup:
 
 
 def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:
-    """The worst of some buckets."""
+    """Return the worst of some buckets."""
     stale = any(is_stale(view, marker.current_ms, clock_ms) for marker in markers)
     return freshness_of(markers, stale)
 
 
 def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
-    """Whether a bucket that was up to date at ``current_ms`` is too far behind."""
+    """Return True if a bucket that was up to date at ``current_ms`` is too far behind."""
     limit_ms = view.max_staleness_ms
     return limit_ms is not None and clock_ms - current_ms > limit_ms
 
 
 def freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
-    """The worst of some buckets, which are behind or not."""
+    """Return the worst of some buckets, which are behind or not."""
     highs = [m.high_ms for m in markers] or [NEVER_MS]
     low_ms, high_ms = min(highs), max(highs)
     return ViewFreshness(
@@ -278,10 +279,11 @@ def freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
 
 @lru_cache(maxsize=4_096)
 def _known_freshness(markers: tuple[Marker, ...], stale: bool) -> ViewFreshness:
-    """The same of a few markers, which change about once a second; reads see them often."""
+    """Return the same of a few markers, which change about once a second; reads see them often."""
     return freshness_of(markers, stale)
 
 
 def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:
-    """Whether a view is behind for so long that its materializer must have stopped or be slow."""
+    """Return True if a view is behind for so long that its materializer must have stopped or be
+    slow."""
     return now_ms - freshness.current_ms > WARN_AFTER_MS

@@ -28,7 +28,7 @@ class ViewVariant:
 
 
 def variants_of(views: Iterable[CompiledView]) -> dict[str, list[ViewVariant]]:
-    """The definitions of each view, by name."""
+    """Return the definitions of each view, by name."""
     variants: dict[str, list[ViewVariant]] = {}
     kinds: dict[tuple[tuple[str, DataType], ...], int] = {}
     for view in views:
@@ -52,11 +52,11 @@ class Epoch:
         self._markers: dict[int, tuple[bytes, Marker]] = {}
 
     def is_named(self, name: str, content: EpochContent) -> bool:
-        """Whether it is the epoch of this name and content."""
+        """Return True if it is the epoch of this name and content."""
         return self.name == name and self.content == content
 
     def keys(self, bucket: int) -> BucketKeys:
-        """The keys of a bucket."""
+        """Return the keys of a bucket."""
         found = self._bucket_keys.get(bucket)
         if found is None:
             found = self._bucket_keys[bucket] = self._keys.bucket(self.name, bucket)
@@ -89,7 +89,7 @@ class ObservedState:
     error: PaimonFeaturesError | None = None
 
     def is_as(self, other: ObservedState) -> bool:
-        """Whether both have the same epoch, or both none."""
+        """Return True if both have the same epoch, or both none."""
         if self.epoch is other.epoch:
             return True
         if self.epoch is None or other.epoch is None:

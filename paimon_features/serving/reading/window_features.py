@@ -65,7 +65,7 @@ def cells_before(
 
 
 def newest_before(view: CompiledView, layout: RecordLayout, records: Records, end_ms: int) -> Ints:
-    """The newest event time of each record before ``end_ms``, the view's horizon.
+    """Return the newest event time of each record before ``end_ms``, the view's horizon.
 
     NEVER_MS where there is none. The tile that the horizon is in counts whole.
     """
@@ -93,7 +93,7 @@ class Borders:
 
     @classmethod
     def of(cls, windows: Sequence[Sequence[KeyRange]]) -> Borders:
-        """The borders of these windows."""
+        """Return the borders of these windows."""
         borders = sorted({key for ranges in windows for pair in ranges for key in pair})
         number = {key: i for i, key in enumerate(borders)}
         most = max(1, *map(len, windows))
@@ -118,7 +118,7 @@ class WindowCells:
         return len(self.offsets) - 1
 
     def damaged(self, what: str) -> OnlineStoreError:
-        """The error of a read that met damaged cells."""
+        """Return the error of a read that met damaged cells."""
         return self._layout.damaged(what)
 
     def folds(self, borders: Borders) -> RangeFolds:
@@ -127,7 +127,7 @@ class WindowCells:
         return RangeFolds(view.partial, self, self.places(borders), view.tile_ms)
 
     def places(self, borders: Borders) -> Ints:
-        """The positions of each window's cells, shape ``(windows, rows, ranges, 2)``.
+        """Return the positions of each window's cells, shape ``(windows, rows, ranges, 2)``.
 
         The last axis is from (inclusive) and to (exclusive).
         """
@@ -135,7 +135,7 @@ class WindowCells:
         return self._cells_below(borders.keys)[:, borders.bounds].swapaxes(0, 1)
 
     def _cells_below(self, borders: Ints) -> Ints:
-        """Where in each row's cells the first stands that is not below each border."""
+        """Return where in each row's cells the first stands that is not below each border."""
         keys = np.searchsorted(borders, self._keys, side="right")
         # axes: rows, steps between borders
         count, steps = len(self), len(borders) + 1
@@ -149,11 +149,11 @@ class WindowCells:
         return np.ascontiguousarray(self._cells.rows["key"])
 
     def column(self, name: str) -> Column:
-        """A partial of all cells."""
+        """Return a partial of all cells."""
         return self._layout.column(self._cells, name)
 
     def taken(self, name: str, taken: Ints) -> Column:
-        """A partial of these cells."""
+        """Return a partial of these cells."""
         layout, cells = self._layout, self._cells
         if name not in layout.texts:
             return self.column(name).take(taken)
@@ -184,7 +184,7 @@ class WindowFeatures:
         self._known: dict[Spans, Borders] = {}
 
     def _places(self, name: str, group: FinishGroup) -> list[int] | None:
-        """Where the group's windows are among those for which a partial is folded.
+        """Return where the group's windows are among those for which a partial is folded.
 
         None if they are all of them, in order.
         """
@@ -194,7 +194,8 @@ class WindowFeatures:
     def values(
         self, cells: WindowCells, as_of_ms: int, null: Bools | None
     ) -> dict[str, FeatureColumn]:
-        """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``.
+        """Return the features at ``as_of_ms`` by name, one value per row, and nothing where
+        ``null``.
 
         Raises
         ------
@@ -225,7 +226,7 @@ class WindowFeatures:
         return out
 
     def _borders(self, as_of_ms: int) -> Borders:
-        """The borders of all windows; they stay the same for as long as ``as_of_ms`` is in a
+        """Return the borders of all windows; they stay the same for as long as ``as_of_ms`` is in a
         tile."""
         spans = window_spans(self._view, self.windows, as_of_ms)
         known = self._known.get(spans)
@@ -241,7 +242,8 @@ class WindowFeatures:
 def window_spans(
     view: CompiledView, windows: Sequence[Window], as_of_ms: int, horizon_ms: int | None = None
 ) -> Spans:
-    """The start and end of each window; with ``horizon_ms`` one more, from the beginning to there.
+    """Return the start and end of each window; with ``horizon_ms`` one more, from the beginning to
+    there.
 
     A start is None for a lifetime, an end the first in its tile with the same cells: spans stay the
     same for as long as ``as_of_ms`` is in a tile.
@@ -260,7 +262,7 @@ def window_spans(
 
 
 def borders_of(view: CompiledView, levels: Sequence[int], spans: Spans) -> Borders:
-    """The borders of windows of these levels and spans."""
+    """Return the borders of windows of these levels and spans."""
     return Borders.of(
         [
             cells_before(view, level, start, end)
@@ -270,13 +272,14 @@ def borders_of(view: CompiledView, levels: Sequence[int], spans: Spans) -> Borde
 
 
 def _first_in_tile(end_ms: int, tile_ms: int) -> int:
-    """The first end at which a window has the same cells: within a tile they stay the same."""
+    """Return the first end at which a window has the same cells: within a tile they stay the
+    same."""
     start_ms = floor_ms(end_ms, tile_ms)
     return start_ms if start_ms == end_ms else start_ms + 1
 
 
 def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
-    """The parts of a folded column that are of some windows."""
+    """Return the parts of a folded column that are of some windows."""
     if places is None or not rows:
         return column
     # axes: windows, rows

@@ -41,7 +41,7 @@ _NEVER = b'"1970-01-01T00:00:00Z"'
 
 
 def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
-    """The reply of a Feast feature server (0.67), column by column.
+    """Return the reply of a Feast feature server (0.67), column by column.
 
     ``results`` has one entry per name in ``metadata.feature_names``: the entity keys first (all
     PRESENT), then the features, with ``full_feature_names`` as ``<view>__<feature>``. Beyond what
@@ -70,7 +70,7 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
 
 
 def feature_names(selection: Selection, full: bool) -> list[str]:
-    """What the features are called; ``full`` puts ``<view>__`` before those of a view."""
+    """Return what the features are called; ``full`` puts ``<view>__`` before those of a view."""
     if not full:
         return list(selection.names)
     return [
@@ -81,18 +81,18 @@ def feature_names(selection: Selection, full: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=512)
 def names_json(selection: Selection, keys: tuple[str, ...], full: bool) -> bytes:
-    """The names of a reply's results."""
+    """Return the names of a reply's results."""
     return _encode([*keys, *feature_names(selection, full)])
 
 
 @functools.lru_cache(maxsize=1024)
 def freshness_json(view: str, freshness: ViewFreshness) -> bytes:
-    """A member of a reply's freshness."""
+    """Return a member of a reply's freshness."""
     return b"%b:%b" % (_encode(view), _encode(asdict(freshness)))
 
 
 def _keys_json(response: OnlineResponse) -> list[bytes]:
-    """The results of the entity keys."""
+    """Return the results of the entity keys."""
     count = len(response)
     if count == 1:
         ending = KEY_ENDING
@@ -141,7 +141,7 @@ class _JsonColumns:
         ]
 
     def results(self, opening: bytes, response: OnlineResponse) -> bytes:
-        """The reply from its opening, which ends with the results of the entity keys."""
+        """Return the reply from its opening, which ends with the results of the entity keys."""
         start, stop = response.start, response.stop
         if stop - start == 1:
             endings = [of.of_row[start] for of in self._endings]
@@ -215,12 +215,15 @@ class _JsonColumns:
 
 @functools.cache
 def _is_number(kind: DataType) -> bool:
-    """Whether values are JSON numbers."""
+    """Return True if values are JSON numbers."""
     return kind.is_numeric and not kind.is_decimal
 
 
 def _apart(numbers: bool, values: Sequence[Any]) -> list[bytes]:
-    """The JSON of each value. Numbers and nulls are encoded at once: they contain no comma."""
+    """Return the JSON of each value.
+
+    Numbers and nulls are encoded at once: they contain no comma.
+    """
     if numbers and values:
         return _encode(values)[1:-1].split(b",")
     return [_encode(value) for value in values]
@@ -248,7 +251,8 @@ class _Endings:
 
 
 def statuses_json(codes: Codes) -> tuple[bytes, bytes]:
-    """The JSON of statuses, and what follows the event times where they say more than Feast."""
+    """Return the JSON of statuses, and what follows the event times where they say more than
+    Feast."""
     if all_present(codes):
         return all_present_json(len(codes)), b""
     detailed = b""
@@ -259,13 +263,13 @@ def statuses_json(codes: Codes) -> tuple[bytes, bytes]:
 
 @functools.lru_cache(maxsize=64)
 def all_present_json(count: int) -> bytes:
-    """The statuses of so many values that are PRESENT, as most are."""
+    """Return the statuses of so many values that are PRESENT, as most are."""
     return _encode(["PRESENT"] * count)
 
 
 @functools.lru_cache(maxsize=64)
 def no_times_json(count: int) -> bytes:
-    """The event times of so many entity keys."""
+    """Return the event times of so many entity keys."""
     return b"[%b]" % b",".join([_NEVER] * count)
 
 
@@ -279,7 +283,7 @@ KEY_ENDING = _ENDINGS[Status.PRESENT] % _NEVER
 
 
 def times_json(times_ms: Ints) -> bytes:
-    """A JSON array of times as Feast writes them; NEVER_MS is 1970.
+    """Return a JSON array of times as Feast writes them; NEVER_MS is 1970.
 
     >>> times_json(np.array([1_700_000_000_000, NEVER_MS, -1]))
     b'["2023-11-14T22:13:20Z","1970-01-01T00:00:00Z","1969-12-31T23:59:59.999Z"]'

@@ -34,7 +34,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 def plain_column(kind: DataType, column: Column, *, binary: bool) -> Sequence[Any]:
-    """The values of a column; ``binary`` leaves bytes as they are."""
+    """Return the values of a column; ``binary`` leaves bytes as they are."""
     if kind.text in _DIRECT:
         values: list[Any] = column.values.tolist()
         if column.valid is not None:
@@ -45,7 +45,7 @@ def plain_column(kind: DataType, column: Column, *, binary: bool) -> Sequence[An
 
 
 def plain_values(kind: DataType, values: Sequence[Any], *, binary: bool) -> Sequence[Any]:
-    """The same from Python values: dates, decimals, lists of pairs."""
+    """Return the same from Python values: dates, decimals, lists of pairs."""
     convert = _converter(kind, binary)
     if convert is None:
         return values
@@ -53,7 +53,7 @@ def plain_values(kind: DataType, values: Sequence[Any], *, binary: bool) -> Sequ
 
 
 def time_text(time_ms: int) -> str:
-    """A time as Feast writes it (RFC 3339).
+    """Return a time as Feast writes it (RFC 3339).
 
     >>> time_text(1_700_000_000_000), time_text(-1)
     ('2023-11-14T22:13:20Z', '1969-12-31T23:59:59.999Z')

@@ -28,7 +28,7 @@ _json = msgspec.json.Encoder().encode
 
 
 def message_pack(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
-    """A compact reply: ``metadata``, and columns in the order of ``metadata.feature_names``.
+    """Return a compact reply: ``metadata``, and columns in the order of ``metadata.feature_names``.
 
     ``{"metadata": {"feature_names", "status_names", "as_of_ms", "freshness"}, "values": [[...]...],
     "statuses": [[...]...], "event_times_ms": {view: [...]}}``: a status is a place in
@@ -65,7 +65,7 @@ def message_pack(response: OnlineResponse, full_feature_names: bool = False) -> 
 
 
 def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
-    """An Arrow IPC stream of one batch.
+    """Return an Arrow IPC stream of one batch.
 
     Columns are the entity keys, the features, ``<feature>__status`` (int8, a place in
     ``status_names``) for each feature, and ``<view>__event_time_ms`` (int64, null where unknown)
@@ -108,7 +108,10 @@ _PLAIN = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64)}
 
 
 def _plain_parts(response: OnlineResponse) -> ArrowParts | None:
-    """The buffers of the stream's columns, padded; None if one is no number, or has a null."""
+    """Return the buffers of the stream's columns, padded.
+
+    None if one is no number, or has a null.
+    """
     batch, part = response.batch, slice(response.start, response.stop)
     buffers: list[bytes] = []
     for name, kind in batch.key_types.items():
@@ -139,7 +142,7 @@ def _plain_parts(response: OnlineResponse) -> ArrowParts | None:
 
 
 def _frame_of(data: bytes, metadata: bytes, body: bytes) -> tuple[bytes, bytes] | None:
-    """The frame of a stream that Arrow has written, if it is made of exactly these parts."""
+    """Return the frame of a stream that Arrow has written, if it is made of exactly these parts."""
     frame = data.removesuffix(body + _END)
     before, found, after = frame.partition(metadata)
     if len(frame) == len(data) or not found or metadata in after:
@@ -148,7 +151,7 @@ def _frame_of(data: bytes, metadata: bytes, body: bytes) -> tuple[bytes, bytes] 
 
 
 def _written(response: OnlineResponse, schema: pa.Schema, metadata: bytes) -> bytes:
-    """The stream as Arrow writes it."""
+    """Return the stream as Arrow writes it."""
     batch = response.batch
     columns = [pa.array(response.keys[name], kind.arrow) for name, kind in batch.key_types.items()]
     own = _arrow(batch)
@@ -190,7 +193,7 @@ def _metadata(response: OnlineResponse) -> Mapping[str, Any]:
 
 
 def _schema(batch: ResultBatch, full: bool) -> pa.Schema:
-    """The columns of an Arrow reply."""
+    """Return the columns of an Arrow reply."""
     key_types = tuple((name, kind.arrow) for name, kind in batch.key_types.items())
     names = tuple(feature_names(batch.selection, full))
     types = tuple(kind.arrow for kind in batch.types)

@@ -128,11 +128,13 @@ class OnlineResponse:
         return self.stop - self.start
 
     def json(self, full_feature_names: bool) -> bytes | None:
-        """The reply in JSON where it can be written without the columns (see ``direct_read``)."""
+        """Return the reply in JSON where it can be written without the columns (see
+        ``direct_read``)."""
         return None
 
     def arrow_parts(self) -> ArrowParts | None:
-        """The numbers of an Arrow reply, where they need no columns (see ``direct_read``)."""
+        """Return the numbers of an Arrow reply, where they need no columns (see
+        ``direct_read``)."""
         return None
 
     @property
@@ -185,18 +187,18 @@ class OnlineResponse:
         return {view: pa.array(part, mask=part == NEVER_MS) for view, part in parts.items()}
 
     def to_pydict(self) -> dict[str, list[Any]]:
-        """The values as lists by column name, entity keys first."""
+        """Return the values as lists by column name, entity keys first."""
         batch, part = self.batch, slice(self.start, self.stop)
         keys = {name: list(self.keys[name]) for name in batch.key_types}
         outputs = zip(batch.selection.names, batch.columns, batch.types, strict=True)
         return keys | {name: column.part(part).to_pylist(kind) for name, column, kind in outputs}
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The values as one dictionary per entity."""
+        """Return the values as one dictionary per entity."""
         return _rows(self.to_pydict())
 
     def status_rows(self) -> list[dict[str, str]]:
-        """The names of the features' statuses as one dictionary per entity."""
+        """Return the names of the features' statuses as one dictionary per entity."""
         names = {
             id(codes): [STATUS_NAMES[code] for code in codes[self.start : self.stop].tolist()]
             for codes in self.batch.codes
@@ -232,7 +234,7 @@ class OnlineResponse:
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The table, for pandas, Polars and whatever else reads Arrow streams."""
+        """Return the table, for pandas, Polars and whatever else reads Arrow streams."""
         return self.table.__arrow_c_stream__(requested_schema)
 
 

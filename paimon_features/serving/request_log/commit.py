@@ -67,12 +67,12 @@ class SpooledLog:
 
 
 def request_log_of(project: str) -> SpooledLog:
-    """The request log of a project, in the table ``served_<project>``."""
+    """Return the request log of a project, in the table ``served_<project>``."""
     return SpooledLog(served_spec(served_table(project)), log_schema(), {"project": project})
 
 
 def prediction_log_of(project: str, model: str) -> SpooledLog:
-    """The predictions of a model, in the table ``predictions_<model>``."""
+    """Return the predictions of a model, in the table ``predictions_<model>``."""
     return SpooledLog(
         predictions_spec(PREDICTIONS_PREFIX + model),
         prediction_schema(),
@@ -81,7 +81,7 @@ def prediction_log_of(project: str, model: str) -> SpooledLog:
 
 
 def prediction_folders(folders: Sequence[Path]) -> dict[str, list[Path]]:
-    """The folders with spool files of predictions below some folders, by model."""
+    """Return the folders with spool files of predictions below some folders, by model."""
     found: dict[str, list[Path]] = {}
     for folder in folders:
         below = folder / PREDICTIONS
@@ -191,7 +191,7 @@ class SpoolCommitter:
         self._record({})
 
     def _in_table(self, paths: Sequence[Path]) -> list[Path]:
-        """The files among ``paths`` that were committed, as the rows of the table show."""
+        """Return the files among ``paths`` that were committed, as the rows of the table show."""
         if not paths:
             return []
         names = [path.name for path in paths]
@@ -283,17 +283,17 @@ class SpoolCommitter:
 
 
 def _newest_ms(rows: pa.Table) -> int:
-    """The newest time in a file, 0 if it has no rows."""
+    """Return the newest time in a file, 0 if it has no rows."""
     return pc.max(rows.column("served_at_ms")).as_py() or 0
 
 
 def served_table(project: str) -> str:
-    """The table with the request log of a project."""
+    """Return the table with the request log of a project."""
     return f"served_{project}"
 
 
 def waiting(folders: Sequence[Path]) -> dict[str, Any]:
-    """The waiting files of the folders: complete ones, those being written, bytes."""
+    """Return the waiting files of the folders: complete ones, those being written, bytes."""
     found = {"complete": 0, "open": 0, "bytes": 0}
     for folder in folders:
         for path in folder.glob("*"):

@@ -36,20 +36,23 @@ _SPREAD = 2_654_435_761
 
 
 def share_of(text: str) -> int:
-    """A number below 2**32 that spreads texts evenly: a text is in a sample where it is below the
-    sample's share of 2**32."""
+    """Return a number below 2**32 that spreads texts evenly: a text is in a sample where it is
+    below the sample's share of 2**32."""
     return zlib.crc32(text.encode("utf-8", "replace")) * _SPREAD & 0xFFFFFFFF
 
 
 def threshold_of(name: str, rate: float) -> int:
-    """The bound for ``share_of`` of a rate; ConfigurationError if it is not in 0.0 to 1.0."""
+    """Return the bound for ``share_of`` of a rate.
+
+    ConfigurationError if it is not in 0.0 to 1.0.
+    """
     if not 0 <= rate <= 1:
         raise ConfigurationError(f"request log: {name}={rate}; expected a share from 0.0 to 1.0")
     return round(rate * 2**32)
 
 
 def salt_of_environment() -> bytes:
-    """The secret for hashing entities.
+    """Return the secret for hashing entities.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def salt_of_environment() -> bytes:
 
 
 def optional_salt() -> bytes | None:
-    """The secret for hashing entities, None where it is not set; ConfigurationError if it
+    """Return the secret for hashing entities, None where it is not set; ConfigurationError if it
     is too short."""
     return salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
 
@@ -179,7 +182,8 @@ class RequestLog(LogThread[SampledReply]):
 
 
 def chosen_rows(response: OnlineResponse) -> Sequence[int]:
-    """The rows of a response that are logged: none from a cache, which knows no snapshots."""
+    """Return the rows of a response that are logged: none from a cache, which knows no
+    snapshots."""
     count = len(response)
     if not response.batch.reads:
         return []
@@ -189,7 +193,7 @@ def chosen_rows(response: OnlineResponse) -> Sequence[int]:
 
 
 def open_request_log(project: str, config: ServeConfig) -> RequestLog | None:
-    """The request log of a worker by its configuration; None if it is not configured.
+    """Return the request log of a worker by its configuration; None if it is not configured.
 
     Raises
     ------

@@ -35,7 +35,7 @@ from paimon_features.serving.replies.response import OnlineResponse, ViewProvena
 
 @functools.cache
 def log_schema() -> pa.Schema:
-    """The Arrow schema of the log's rows."""
+    """Return the Arrow schema of the log's rows."""
     return arrow_schema(SERVED_COLUMNS)
 
 
@@ -65,7 +65,7 @@ class EntityText:
             self.prefix = f"blake2:{self._digest(b'which salt', 4)}:"
 
     def __call__(self, keys: Sequence[Any]) -> str:
-        """The text of one entity, from its keys in the order of the view's."""
+        """Return the text of one entity, from its keys in the order of the view's."""
         text = dumps(list(keys))
         if self._key is None:
             return text
@@ -102,7 +102,7 @@ class LogRowBuilder:
         self._definitions: dict[tuple[int, tuple[str, ...]], tuple[CompiledView, str]] = {}
 
     def rows(self, noted: SampledReply) -> list[dict[str, Any]]:
-        """The rows of one response, in the order of its entities."""
+        """Return the rows of one response, in the order of its entities."""
         response, batch = noted.response, noted.response.batch
         chosen = [response.start + row for row in noted.rows]
         keys = {
@@ -228,7 +228,7 @@ def dumps(value: object) -> str:
 
 
 def loads(kind: DataType, value: Any) -> Any:
-    """The value that ``dumps`` wrote, from parsed JSON and its type."""
+    """Return the value that ``dumps`` wrote, from parsed JSON and its type."""
     if value is None:
         return None
     if kind.is_decimal:

@@ -69,7 +69,7 @@ class LogThread(ABC, Generic[Noted]):
             )  # fmt: skip
 
     def counts(self) -> dict[str, int]:
-        """Rows by result, for the metrics."""
+        """Return rows by result, for the metrics."""
         return self.stats.by_result()
 
     def _add(self, noted: Noted, rows: int) -> None:

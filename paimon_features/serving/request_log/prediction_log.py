@@ -184,7 +184,7 @@ class PredictionLog(LogThread[LoggedPrediction]):
 
 
 def open_prediction_log(project: str, config: ServeConfig) -> PredictionLog | None:
-    """The prediction log of a worker by its configuration; None if it is not configured.
+    """Return the prediction log of a worker by its configuration; None if it is not configured.
 
     Raises
     ------

@@ -38,7 +38,7 @@ READ_FIELDS = (
 
 @functools.cache
 def prediction_schema() -> pa.Schema:
-    """The Arrow schema of the log's rows."""
+    """Return the Arrow schema of the log's rows."""
     return arrow_schema(PREDICTION_COLUMNS)
 
 
@@ -73,7 +73,7 @@ class PredictionRowBuilder:
         self._reads = LogRowBuilder(project, worker, entities)
 
     def entities(self, noted: LoggedPrediction) -> list[str]:
-        """The text of the entity of each row."""
+        """Return the text of the entity of each row."""
         response = noted.response
         kinds = response.batch.key_types
         keys = [
@@ -85,7 +85,7 @@ class PredictionRowBuilder:
     def rows(
         self, noted: LoggedPrediction, entities: Sequence[str], wanted: Sequence[int]
     ) -> list[dict[str, Any]]:
-        """The rows of the ``wanted`` of ``noted.rows``, by their positions in it."""
+        """Return the rows of the ``wanted`` of ``noted.rows``, by their positions in it."""
         response, manifest = noted.response, noted.manifest
         common = {
             "request_id": noted.request_id,
@@ -122,7 +122,7 @@ class PredictionRowBuilder:
         ]
 
     def _statuses(self, noted: LoggedPrediction, rows: Sequence[int]) -> list[str]:
-        """The worst status of the version's features in each row."""
+        """Return the worst status of the version's features in each row."""
         batch = noted.response.batch
         places = batch.selection.places
         codes = {id(c): c for c in (batch.codes[places[name]] for name in noted.features)}
@@ -136,7 +136,7 @@ class PredictionRowBuilder:
     def _views(
         self, noted: LoggedPrediction, rows: Sequence[int]
     ) -> dict[int, list[Mapping[str, Any]]]:
-        """What was read for each row, by view."""
+        """Return what was read for each row, by view."""
         reply = SampledReply(
             noted.request_id, noted.number, "", noted.served_at_ms, noted.response, rows, len(rows)
         )
@@ -154,7 +154,8 @@ def _number(value: np.float32) -> float | None:
 def _outputs(
     names: Sequence[str], arrays: Sequence[npt.NDArray[np.float32]], rows: Sequence[int]
 ) -> list[str]:
-    """All outputs of each row by name: lists of numbers, null for those that are not finite."""
+    """Return all outputs of each row by name: lists of numbers, null for those that are not
+    finite."""
     chosen = [np.asarray(array)[list(rows)] for array in arrays]
     finite = all(np.isfinite(array).all() for array in chosen)
     lists = [array.tolist() for array in chosen]

@@ -96,12 +96,12 @@ class SpoolFile:
 
 
 def stem_of(worker: str, number: int, started_ms: int, token: str) -> str:
-    """The name of a worker's file, unique among all starts."""
+    """Return the name of a worker's file, unique among all starts."""
     return f"{worker}-{started_ms}-{token}-{number:06d}"
 
 
 def new_token() -> str:
-    """A token that distinguishes the starts of one worker."""
+    """Return a token that distinguishes the starts of one worker."""
     return secrets.token_hex(3)
 
 
@@ -193,13 +193,14 @@ def read_spool(path: Path, schema: pa.Schema) -> SpoolContent:
 
 
 def described_schema(schema: pa.Schema, project: str, worker: str) -> pa.Schema:
-    """The schema with metadata: the format that readers check, the project and the worker."""
+    """Return the schema with metadata: the format that readers check, the project and the
+    worker."""
     document = {"format": FORMAT, "project": project, "worker": worker}
     return schema.with_metadata({"paimon_features": json.dumps(document)})
 
 
 def spool_bytes(folder: Path) -> int:
-    """The size of all files that wait in the folder."""
+    """Return the size of all files that wait in the folder."""
     total = 0
     for entry in os.scandir(folder):
         with suppress(FileNotFoundError):

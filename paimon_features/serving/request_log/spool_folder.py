@@ -67,7 +67,7 @@ class RequestLogStats:
     last_error: str = ""
 
     def by_result(self) -> dict[str, int]:
-        """Rows by what happened to them, for the metrics."""
+        """Return rows by what happened to them, for the metrics."""
         return {
             name: getattr(self, name)
             for name in ("written", "dropped_overload", "dropped_disk", "dropped_defect")

@@ -41,7 +41,7 @@ class Asset:
 
 @functools.cache
 def assets(mode: Mode) -> Mapping[str, Asset]:
-    """All files by path: the page is ``ui``, of a project also the empty path."""
+    """Return all files by path: the page is ``ui``, of a project also the empty path."""
     page = Asset("text/html; charset=utf-8", text("index.html").replace(_PLACE, mode).encode())
     found = {"ui": page} | ({"": page} if mode == "project" else {})
     for name in FILES:
@@ -51,7 +51,7 @@ def assets(mode: Mode) -> Mapping[str, Asset]:
 
 
 def content_security_policy() -> str:
-    """The value of the header ``Content-Security-Policy``.
+    """Return the value of the header ``Content-Security-Policy``.
 
     No frame may contain a page, so that no other site can have its buttons clicked.
     """
@@ -63,7 +63,7 @@ def content_security_policy() -> str:
 
 
 def headers() -> tuple[tuple[bytes, bytes], ...]:
-    """The headers of every file."""
+    """Return the headers of every file."""
     return (
         (b"content-security-policy", content_security_policy().encode()),
         (b"x-content-type-options", b"nosniff"),
@@ -73,5 +73,8 @@ def headers() -> tuple[tuple[bytes, bytes], ...]:
 
 
 def text(name: str) -> str:
-    """The content of a file of ``static``; the demo's report takes style and charts from here."""
+    """Return the content of a file of ``static``.
+
+    The demo's report takes style and charts from here.
+    """
     return resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")

@@ -142,7 +142,7 @@ def _(aggregate: agg.VectorSum | agg.VectorMean, window: WindowEvents) -> Any:
 
 
 def total_of(values: Sequence[Any], scale: int | None, kind: DataType) -> Any:
-    """The exact sum, as a value of type ``kind``."""
+    """Return the exact sum, as a value of type ``kind``."""
     total = sum((exact(value, scale) for value in values), Fraction(0))
     if kind.is_decimal:
         assert scale is not None
@@ -151,7 +151,7 @@ def total_of(values: Sequence[Any], scale: int | None, kind: DataType) -> Any:
 
 
 def exact(value: Any, scale: int | None) -> Fraction:
-    """The number that enters the sum, exactly: rounded half-even where there is a scale."""
+    """Return the number that enters the sum, exactly: rounded half-even where there is a scale."""
     if scale is None:
         return Fraction(value)
     if isinstance(value, float):
@@ -196,7 +196,7 @@ def _(aggregate: agg.Kurtosis, window: WindowEvents) -> Any:
 
 
 def nearest_root(value: Fraction) -> float:
-    """The float nearest to the square root of a fraction that is not negative."""
+    """Return the float nearest to the square root of a fraction that is not negative."""
     with localcontext(prec=ROOT_DIGITS):
         return float((PyDecimal(value.numerator) / PyDecimal(value.denominator)).sqrt())
 
@@ -292,7 +292,7 @@ def _(aggregate: agg.TopK | agg.BottomK, window: WindowEvents) -> Any:
 
 
 def sort_key(value: Any, null_last: bool = False) -> tuple[bool, Any]:
-    """What a value sorts by, null before or behind all others."""
+    """Return what a value sorts by, null before or behind all others."""
     if value is None:
         return null_last, 0
     return not null_last, value
@@ -309,7 +309,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A category as a key of a map."""
+    """Return a category as a key of a map."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -376,7 +376,7 @@ def _(aggregate: agg.TimeSinceLast | agg.TimeSinceFirst, window: WindowEvents) -
 
 
 def bin_counts(edges: Sequence[float], values: Sequence[Any]) -> list[int]:
-    """How many values are below the first edge, between two, and from the last one on."""
+    """Return how many values are below the first edge, between two, and from the last one on."""
     counts = [0] * (len(edges) + 1)
     for value in values:
         counts[bisect_right(edges, float(value))] += 1

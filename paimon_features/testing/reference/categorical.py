@@ -23,7 +23,7 @@ def missing(value: Any) -> bool:
 
 
 def place(value: Any, among: Row) -> int:
-    """Where a value is among categories, -1 where it is not; null and NaN are None."""
+    """Return where a value is among categories, -1 where it is not; null and NaN are None."""
     value = None if missing(value) else value
     return next((i for i, each in enumerate(among) if each == value), -1)
 
@@ -49,7 +49,7 @@ def one_hot(params: Mapping[str, Any], row: Row) -> Made:
 
 
 def infrequent(params: Mapping[str, Any], index: int) -> set[int]:
-    """The places of the categories of a column that share one column."""
+    """Return the places of the categories of a column that share one column."""
     least, most = params.get("min_frequency"), params.get("max_categories")
     if least is None and most is None:
         return set()
@@ -64,7 +64,7 @@ def infrequent(params: Mapping[str, Any], index: int) -> set[int]:
 
 
 def frequency(params: Mapping[str, Any], row: Row) -> Made:
-    """How often the categories of a row were seen."""
+    """Return how often the categories of a row were seen."""
     out: list[float | None] = []
     failed = False
     for index, (value, among) in enumerate(zip(row, params["categories"], strict=True)):
@@ -77,7 +77,7 @@ def frequency(params: Mapping[str, Any], row: Row) -> Made:
 
 
 def hashing(params: Mapping[str, Any], row: Row) -> Made:
-    """The places of the categories of a row."""
+    """Return the places of the categories of a row."""
     out: list[float | None] = []
     failed = False
     size = params["n_features"]
@@ -102,7 +102,7 @@ def hashing(params: Mapping[str, Any], row: Row) -> Made:
 
 
 def target(params: Mapping[str, Any], row: Row) -> Made:
-    """The target means of the categories of a row."""
+    """Return the target means of the categories of a row."""
     classes = params["classes"]
     labels: list[Any] = [None]
     if classes is not None:
@@ -138,7 +138,7 @@ def _sum(text: str) -> Fraction:
 def smoothed(
     count: int, total: float, apart: float, mean: float, variance: float, smooth: Smooth
 ) -> float:
-    """The mean of a category, drawn to that of all."""
+    """Return the mean of a category, drawn to that of all."""
     if isinstance(smooth, str):
         own = variance * count
         if not count or not own + apart / count:
@@ -149,7 +149,7 @@ def smoothed(
 
 
 def mean_of(category: Any, others: Sequence[tuple[Any, float]], smooth: Smooth) -> float | None:
-    """The encoding of a category by (category, target) of other rows; None without one."""
+    """Return the encoding of a category by (category, target) of other rows; None without one."""
     if not others:
         return None
     mean, apart = _spread([Fraction(y) for _, y in others])
@@ -174,7 +174,7 @@ def of_the_past(
     delay_ms: int,
     smooth: Smooth,
 ) -> list[float | None]:
-    """Each row encoded by the rows whose targets were known at its time."""
+    """Return each row encoded by the rows whose targets were known at its time."""
     out = []
     for category, now in zip(categories, times, strict=True):
         rows = zip(categories, targets, times, strict=True)

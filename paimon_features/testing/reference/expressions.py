@@ -112,7 +112,7 @@ def _step(op: str, a: Any, b: Any = None) -> Any:
 
 
 def _float(function: Any, *args: float) -> float:
-    """A float function that overflows to infinity where Python raises."""
+    """Return a float function that overflows to infinity where Python raises."""
     try:
         return float(function(*args))
     except OverflowError:
@@ -120,7 +120,7 @@ def _float(function: Any, *args: float) -> float:
 
 
 def _apply(expr: Call, *args: Any) -> Any:
-    """The value of a call of which no argument is null."""
+    """Return the value of a call of which no argument is null."""
     op, a, b = expr.op, args[0], args[-1]
     if op in ("add", "sub", "mul", "neg"):
         return _step(op, *args)
@@ -179,7 +179,7 @@ def _function(op: str, a: Any, b: Any) -> Any:
 
 
 def _letter(op: str, letter: str) -> str:
-    """The other case of a letter that has exactly one partner, up to U+052F."""
+    """Return the other case of a letter that has exactly one partner, up to U+052F."""
     other = letter.lower() if op == "lower" else letter.upper()
     back = other.upper() if op == "lower" else other.lower()
     return other if back == letter and max(ord(c) for c in letter + other) <= 0x52F else letter
@@ -216,7 +216,7 @@ def _item(values: list[Any], kinds: list[DataType]) -> str:
 
 
 def _sketch(hexadecimal: str) -> bytes:
-    """A roaring bitmap of one 16-bit number: 4 bits of rank between 12 bits of register."""
+    """Return a roaring bitmap of one 16-bit number: 4 bits of rank between 12 bits of register."""
     digest = bytes.fromhex(hexadecimal)
     word = int.from_bytes(digest, "big") >> 100 & 0xFFFF  # the bits after the first 12
     rank = min(16 - word.bit_length() + 1, 15)

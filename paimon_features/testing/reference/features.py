@@ -57,7 +57,7 @@ def entered(view: FeatureView, events: Iterable[Event]) -> Entered:
 
 
 def _derivations(view: FeatureView) -> list[tuple[str, Expression]]:
-    """The view's derived columns; each may use earlier ones."""
+    """Return the view's derived columns; each may use earlier ones."""
     scope = dict(view.source.schema)
     steps = []
     for name, text in view.derive.items():
@@ -73,7 +73,7 @@ def _enters(
     where: Expression | None,
     event: Event,
 ) -> dict[str, Any] | None:
-    """The event with its derived columns, or None where it does not enter."""
+    """Return the event with its derived columns, or None where it does not enter."""
     row = dict(event)
     try:
         for name, expression in steps:

@@ -20,12 +20,12 @@ Made = tuple[list[Any], bool]
 
 
 def row_of(params: Mapping[str, Any], row: Row) -> Made:
-    """What the transformer with these parameters makes of a row."""
+    """Return what the transformer with these parameters makes of a row."""
     return KINDS[params["kind"]](params, row)
 
 
 def each(step: Callable[[Mapping[str, Any], int, float], float]) -> Callable[..., Made]:
-    """A kind that makes one number of each number, and null of null."""
+    """Return a kind that makes one number of each number, and null of null."""
 
     def made(params: Mapping[str, Any], row: Row) -> Made:
         return [None if v is None else step(params, i, float(v)) for i, v in enumerate(row)], False

@@ -72,7 +72,8 @@ def wrong_interactions(
 def apart(
     selection: Selection, left: pa.Table, right: pa.Table
 ) -> Iterator[tuple[Computation, int, str]]:
-    """As ``wrong_interactions``, wherever two tables agree on the features but not on the value."""
+    """Yield as ``wrong_interactions``, wherever two tables agree on the features but not on the
+    value."""
     a, b = (
         {str(o): plain_values(table[name]) for o, name in selection.columns.items()}
         for table in (left, right)

@@ -49,7 +49,7 @@ def lake_merged(partial: Partial, left: Any, right: Any) -> Any:
 
 
 def items_of(text: str | None) -> list[str]:
-    """The items of a list."""
+    """Return the items of a list."""
     return [] if text is None else text.split(",")
 
 
@@ -66,7 +66,7 @@ def counted(text: str | None) -> dict[str, int]:
 
 
 def words_of(sketch: bytes | None) -> set[int]:
-    """The 16-bit numbers of a sketch in one array container."""
+    """Return the 16-bit numbers of a sketch in one array container."""
     if sketch is None:
         return set()
     cookie, containers, key, more, offset = struct.unpack_from("<IIHHI", sketch)
@@ -75,7 +75,10 @@ def words_of(sketch: bytes | None) -> set[int]:
 
 
 def sketch_of(words: set[int], best_only: bool) -> bytes | None:
-    """The sketch of 16-bit numbers; ``best_only`` keeps the greatest rank of each register."""
+    """Return the sketch of 16-bit numbers.
+
+    ``best_only`` keeps the greatest rank of each register.
+    """
     if best_only:
         ranks: dict[int, int] = {}
         for word in words:

@@ -21,7 +21,7 @@ def _vector(
     width_out: Callable[[Mapping[str, Any]], int],
     step: Callable[[Mapping[str, Any], list[float]], Made],
 ) -> Callable[[Mapping[str, Any], Row], Made]:
-    """A model of whole rows: a null in one makes nulls of all."""
+    """Return a model of whole rows: a null in one makes nulls of all."""
 
     def made(params: Mapping[str, Any], row: Row) -> Made:
         if any(value is None for value in row):
@@ -34,7 +34,7 @@ def _vector(
 def _each(
     step: Callable[[Mapping[str, Any], Mapping[str, Any], int, float], float],
 ) -> Callable[[Mapping[str, Any], Row], Made]:
-    """A model that makes a number of each number, and null of null."""
+    """Return a model that makes a number of each number, and null of null."""
 
     def made(params: Mapping[str, Any], row: Row) -> Made:
         data, settings = params["model_data"], params["settings"]

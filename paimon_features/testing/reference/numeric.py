@@ -27,7 +27,7 @@ def missing(value: Any) -> bool:
 
 
 def percentile(values: Sequence[float], percent: float, method: str = "linear") -> float:
-    """A percentile of values by NumPy's definition of this name.
+    """Return a percentile of values by NumPy's definition of this name.
 
     Where it lies among the ranks is found as NumPy does, in floats; what lies there, exactly.
     """
@@ -57,7 +57,10 @@ def grid_percentile(
     percent: float,
     method: str = "linear",
 ) -> float:
-    """A percentile of the values that were counted, spread evenly in each bin; NaN of none."""
+    """Return a percentile of the values that were counted, spread evenly in each bin.
+
+    NaN of none.
+    """
     if low is None or high is None:
         return math.nan
     spread: list[float] = []
@@ -72,7 +75,8 @@ def grid_percentile(
 def fitted_percentiles(
     params: Params, column: int, percents: Sequence[float], method: str = "linear"
 ) -> list[float]:
-    """The percentiles of a column in parameters: as they stand there, or of counts on a grid."""
+    """Return the percentiles of a column in parameters: as they stand there, or of counts on a
+    grid."""
     if params["grid"] is None:
         found = [row[column] for row in params["quantiles"]]
         return [math.nan if v is None else v for v in found]
@@ -214,7 +218,7 @@ def _interaction(params: Params, row: Row) -> Made:
 
 
 def imputed_with(params: Params, column: int) -> Any:
-    """What a column is filled with; None where nothing was seen."""
+    """Return what a column is filled with; None where nothing was seen."""
     strategy = params["strategy"]
     if strategy == "mean":
         return params["mean"][column] if params["count"][column] else None
@@ -250,7 +254,7 @@ def _imputer(params: Params, row: Row) -> Made:
 
 
 def bins_of(params: Params, column: int) -> list[float] | None:
-    """The inner edges of the bins of a column; None where nothing was seen."""
+    """Return the inner edges of the bins of a column; None where nothing was seen."""
     n_bins = params["n_bins"]
     count = n_bins if isinstance(n_bins, int) else n_bins[column]
     if params["strategy"] == "uniform":
@@ -300,7 +304,8 @@ NUMERIC_KINDS: dict[str, Callable[[Params, Row], Made]] = {
 
 
 def is_inexact(params: Params) -> bool:
-    """Whether something in it is rounded in several ways: logarithms, what lies between edges."""
+    """Return True if something in it is rounded in several ways: logarithms, what lies between
+    edges."""
     if params.get("kind") in ("log_transform", "quantile_transformer"):
         return True
     if params.get("unit_variance") or params.get("grid") is not None:

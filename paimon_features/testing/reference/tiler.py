@@ -17,7 +17,7 @@ from paimon_features.testing.reference.merges import lake_merged
 
 
 def partial_row(view: FeatureView, event: Event) -> dict[str, Any]:
-    """The partials of one event, by name."""
+    """Return the partials of one event, by name."""
     compiled = view.compiled
     time = event[view.source.event_time]
     row = {**event, EVENT_TIME: time}
@@ -52,7 +52,7 @@ def tile_table(view: FeatureView, events: Iterable[Event], partition_days: int =
 
 
 def tile_schema(view: FeatureView) -> pa.Schema:
-    """The columns of a view's tile table, in its order."""
+    """Return the columns of a view's tile table, in its order."""
     compiled = view.compiled
     columns = {"tile_day": Int32, **compiled.keys, "tile_start": Int64}
     return arrow_schema({**columns, **{p.name: p.type for p in compiled.partials}})
@@ -74,7 +74,7 @@ def event_rows(events: pa.Table) -> list[Event]:
 
 
 def _steps_to_number(kind: pa.DataType) -> Sequence[pa.DataType]:
-    """The types to which a date or timestamp is cast in turn; none for other types."""
+    """Return the types to which a date or timestamp is cast in turn; none for other types."""
     if pa.types.is_date32(kind):
         return (pa.int32(),)
     return (pa.timestamp("ms"), pa.int64()) if pa.types.is_timestamp(kind) else ()

@@ -42,7 +42,7 @@ def tolerance(aggregate: agg.Aggregate, window: WindowEvents, wanted: Any) -> Bo
 
 @singledispatch
 def undecided(aggregate: agg.Aggregate, window: WindowEvents) -> bool:
-    """Whether rounding decides if there is a value at all."""
+    """Return True if rounding decides if there is a value at all."""
     return False
 
 

@@ -15,7 +15,8 @@ from paimon_features.testing.reference.numeric import is_inexact, near
 
 
 def transformed_value(transformed: CompiledTransformed, row: Sequence[Any]) -> tuple[Any, bool]:
-    """The value of one row of its parts, and whether it cannot be transformed (then it is None).
+    """Return the value of one row of its parts, and whether it cannot be transformed (then it is
+    None).
 
     It follows from the stored parameters only, as in the exported file.
     """
@@ -28,7 +29,7 @@ def transformed_value(transformed: CompiledTransformed, row: Sequence[Any]) -> t
 
 
 def agrees_transformed(transformed: CompiledTransformed, got: Any, expected: Any) -> bool:
-    """Whether a value is right: to the bit, unless a function in it is not exact."""
+    """Return True if a value is right: to the bit, unless a function in it is not exact."""
     if is_inexact(transformed.fitted.transformer.to_params()):
         return near(got, expected)
     return type(got) is type(expected) and bool(got == expected)
@@ -37,7 +38,7 @@ def agrees_transformed(transformed: CompiledTransformed, got: Any, expected: Any
 def wrong_transformed(
     selection: Selection, table: pa.Table
 ) -> Iterator[tuple[CompiledTransformed, int, str]]:
-    """The feature, the row and what is wrong, wherever a value is not what its parts say.
+    """Yield the feature, the row and what is wrong, wherever a value is not what its parts say.
 
     ``table`` has the outputs of ``selection``, among them all that is transformed.
     """

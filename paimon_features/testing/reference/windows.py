@@ -65,7 +65,7 @@ def _end(window: Window, as_of_ms: int, at: int, online: bool) -> int:
 def members(
     times_ms: Iterable[int], as_of_ms: int, window: Window, *, online: bool = False
 ) -> list[int]:
-    """Positions of the events that are in the window read at ``as_of_ms``.
+    """Return positions of the events that are in the window read at ``as_of_ms``.
 
     ::
 
@@ -82,14 +82,15 @@ def members(
 
 
 def read_time(window: Window, as_of_ms: int) -> int:
-    """The time to which decay counts: that of the read, which a hop window rounds down first."""
+    """Return the time to which decay counts: that of the read, which a hop window rounds down
+    first."""
     if window.kind != "hop":
         return as_of_ms
     return (as_of_ms - window.offset_ms) // window.hop_ms * window.hop_ms + window.offset_ms
 
 
 def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
-    """When the unit began that ``time_ms`` is in, UTC ms.
+    """Return when the unit began that ``time_ms`` is in, UTC ms.
 
     A time belongs to the last local day that has begun; a day begins when the clocks of the
     zone first show it. After 400 years the calendar repeats, and at both ends of time zones
@@ -115,7 +116,8 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _day_start(time_zone: str, day: dt.date) -> int:
-    """The first instant at which clocks show ``day`` or later: minute by minute from before."""
+    """Return the first instant at which clocks show ``day`` or later: minute by minute from
+    before."""
     zone = ZoneInfo(time_zone)
     # no zone was ever 16 hours ahead of UTC
     at = dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC) - 16 * _HOUR

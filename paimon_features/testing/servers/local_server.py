@@ -78,7 +78,7 @@ class LocalServer:
         self.stop()
 
     def _make_folder(self) -> Path:
-        """A new temporary folder, removed with the server."""
+        """Return a new temporary folder, removed with the server."""
         self._folder = Path(tempfile.mkdtemp(prefix=f"paimon-features-{self.short_name}-"))
         atexit.register(self.stop)
         return self._folder
@@ -104,13 +104,13 @@ class LocalServer:
             self.kill()
 
     def _log_end(self) -> str:
-        """The last lines of the log, for a message."""
+        """Return the last lines of the log, for a message."""
         if self._folder is None:
             return ""
         return last_messages((self._folder / _LOG).read_text(errors="replace"))
 
 
 def last_messages(log: str) -> str:
-    """The end of a log in one line, without Java's lists of places in the code."""
+    """Return the end of a log in one line, without Java's lists of places in the code."""
     lines = [line for line in log.strip().splitlines() if not line.startswith("\t")]
     return " | ".join(lines[-8:])[-2_000:]

@@ -29,7 +29,7 @@ WORTH = 400
 def shared_steps(
     expressions: Mapping[str, Expression],
 ) -> tuple[dict[str, Expression], dict[str, Expression]]:
-    """The steps by column name, and the expressions rewritten to use them."""
+    """Return the steps by column name, and the expressions rewritten to use them."""
     steps: dict[str, Expression] = {}
     rest = dict(expressions)
     while True:
@@ -42,7 +42,7 @@ def shared_steps(
 
 
 def _largest(expressions: Mapping[str, Expression]) -> Expression | None:
-    """The longest subexpression that is worth a step."""
+    """Return the longest subexpression that is worth a step."""
     whole = "\n".join(map(to_flink, expressions.values()))
     # a step reads columns of the source only: Flink would inline one that reads another
     parts = {

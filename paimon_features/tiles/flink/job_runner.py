@@ -196,7 +196,7 @@ class JobRunner:
                     release_ended(self.target, self.job_id)
 
     def describe(self, kind: str, branch: Branch) -> dict[str, Any]:
-        """The job as the generation's record describes it."""
+        """Return the job as the generation's record describes it."""
         return {
             "kind": kind,
             "job_id": self.job_id,

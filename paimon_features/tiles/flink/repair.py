@@ -140,7 +140,7 @@ def repair(
 
 
 def _partitions(target: TileTarget, events: int | None, tiles: int | None) -> set[range]:
-    """The days of the partitions that have events or tiles."""
+    """Return the days of the partitions that have events or tiles."""
     return _of_table(target.lake, target.events, EVENT_DAY, events) | _of_table(
         target.lake, target.tables[0], TILE_DAY, tiles
     )
@@ -165,7 +165,7 @@ def _catch_up(target: TileTarget, on_message: OnMessage) -> None:
 
 
 def _position(target: TileTarget) -> int | None:
-    """The events snapshot whose events the tiles contain; None if there are no events."""
+    """Return the events snapshot whose events the tiles contain; None if there are no events."""
     record = target.record()
     state = job_state(target.lake, record)
     again = f"'paimon-features submit {target.view.name} --bounded' gets it there"

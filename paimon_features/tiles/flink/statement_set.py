@@ -62,7 +62,7 @@ def explain(env: TableEnvironment, statements: TileStatements) -> str:
 
 
 def statement_set(env: TableEnvironment, *statements: TileStatements) -> StatementSet:
-    """The statements of one generation, or of several, as one job."""
+    """Return the statements of one generation, or of several, as one job."""
     for key, value in PLANNER_OPTIONS.items():
         env.get_config().set(key, value)
     together = env.create_statement_set()

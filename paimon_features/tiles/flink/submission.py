@@ -218,7 +218,7 @@ def backfill(
 
 
 def _nothing_new(target: TileTarget) -> bool:
-    """Whether a bounded run has nothing to do; raises if the job could not start either."""
+    """Return True if a bounded run has nothing to do; raises if the job could not start either."""
     with target.owned(ProcessHolder.current(), "check for new events"):
         check_not_running(target)
         start = decide_start(target.ledger())
@@ -268,7 +268,7 @@ def _resolved(target: TileTarget, folder: Path | str) -> FilePath:
 
 
 def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
-    """The scan of the job, with its consumer registered.
+    """Return the scan of the job, with its consumer registered.
 
     A job that resumes continues from its checkpoint, whatever the scan says, and Paimon raises an
     error if that position has expired. One that starts over would silently start later.
@@ -438,11 +438,11 @@ def _follow(
 
 
 def _has_read(target: TileTarget, snapshot: int) -> bool:
-    """Whether a completed checkpoint covers the events up to this snapshot."""
+    """Return True if a completed checkpoint covers the events up to this snapshot."""
     return consumers(target.lake, target.events).get(target.consumer, 0) > snapshot
 
 
 def _events(target: TileTarget) -> int:
-    """The number of events in the table; a run may read fewer."""
+    """Return the number of events in the table; a run may read fewer."""
     newest = latest_snapshot(target.lake, target.events)
     return 0 if newest is None else newest.total_records

@@ -90,7 +90,7 @@ def tile_statements(
     commit_user: str,
     partition_days: int = 1,
 ) -> TileStatements:
-    """The statements of the tile job, for tables of the current Paimon database.
+    """Return the statements of the tile job, for tables of the current Paimon database.
 
     ``partition_days`` are those of the tile table.
     ``commit_user`` is the prefix of the commit user in the snapshots of this run. Source and
@@ -135,12 +135,12 @@ def tile_statements(
 
 
 def tile_start_sql(view: CompiledView) -> str:
-    """SQL of the first millisecond of the event's tile."""
+    """Return SQL of the first millisecond of the event's tile."""
     return floor_sql(quote(view.source.event_time), view.tile_ms)
 
 
 def event_sql(view: CompiledView, expression: Expression) -> str:
-    """SQL of an expression over an event, its time, and the end of its tile."""
+    """Return SQL of an expression over an event, its time, and the end of its tile."""
     internal = {
         EVENT_TIME: quote(view.source.event_time),
         TILE_END: f"({tile_start_sql(view)} + {view.tile_ms})",
@@ -149,7 +149,8 @@ def event_sql(view: CompiledView, expression: Expression) -> str:
 
 
 def verdict_sql(view: CompiledView) -> str:
-    """SQL of the verdict on an event: 0 not a member, 1 enters, 2 + i rule i is broken first.
+    """Return SQL of the verdict on an event: 0 not a member, 1 enters, 2 + i rule i is broken
+    first.
 
     One number for both statements, computed once (``PLANNER_OPTIONS``).
     """
@@ -205,6 +206,6 @@ def _insert_sql(
 
 
 def hint_sql(options: Mapping[str, str]) -> str:
-    """SQL of the options of one table in one statement."""
+    """Return SQL of the options of one table in one statement."""
     pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
     return f"/*+ OPTIONS({pairs}) */"

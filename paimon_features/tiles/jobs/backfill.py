@@ -56,7 +56,7 @@ class TileJobResult:
 
 
 def local_backfill(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
-    """A backfill inside the process ``holder``, as the generation's record describes it."""
+    """Return a backfill inside the process ``holder``, as the generation's record describes it."""
     return {
         "kind": "backfill",
         "engine": "local",

@@ -60,7 +60,7 @@ def lag_snapshots(lake: Lake, events: str, consumer: str) -> int:
 
 
 def job_state(lake: Lake, record: GenerationRecord, timeout_s: float = TIMEOUT_S) -> str | None:
-    """The state of the generation's newest job, see ``JobRow``; None if it never had one.
+    """Return the state of the generation's newest job, see ``JobRow``; None if it never had one.
 
     ``timeout_s`` is how long its cluster may take to answer.
     """
@@ -103,7 +103,7 @@ def check_not_running(target: TileTarget) -> None:
 
 
 def list_jobs(lake: Lake) -> list[JobRow]:
-    """The newest job of each generation of each view, running or not."""
+    """Return the newest job of each generation of each view, running or not."""
     return [
         job_row(lake, record)
         for view in generations.views(lake)
@@ -113,7 +113,7 @@ def list_jobs(lake: Lake) -> list[JobRow]:
 
 
 def job_row(lake: Lake, record: GenerationRecord, timeout_s: float = TIMEOUT_S) -> JobRow:
-    """The newest job of a generation that has one."""
+    """Return the newest job of a generation that has one."""
     job = record.job
     assert job is not None
     newest = latest_snapshot(lake, record.table)

@@ -41,7 +41,7 @@ class TableHistory:
         return not self.snapshots
 
     def of_stream(self, commit_user: str) -> list[Snapshot]:
-        """The commits of streaming jobs of this user, oldest first."""
+        """Return the commits of streaming jobs of this user, oldest first."""
         return [
             s
             for s in self.snapshots
@@ -49,16 +49,16 @@ class TableHistory:
         ]
 
     def streamed(self, commit_user: str) -> int:
-        """The newest checkpoint committed by a streaming job of this user; -1 if none."""
+        """Return the newest checkpoint committed by a streaming job of this user; -1 if none."""
         return max((s.commit_identifier for s in self.of_stream(commit_user)), default=-1)
 
     def foreign(self, commit_user: str) -> Snapshot | None:
-        """The newest snapshot in which another user added rows."""
+        """Return the newest snapshot in which another user added rows."""
         others = [s for s in self.snapshots if s.kind == "APPEND" and not _own(s, commit_user)]
         return others[-1] if others else None
 
     def owned(self, commit_user: str) -> bool:
-        """Whether any snapshot of this user is left."""
+        """Return True if any snapshot of this user is left."""
         return any(_own(s, commit_user) for s in self.snapshots)
 
 
@@ -128,7 +128,7 @@ class GenerationState:
 
 
 def decide_start(ledger: GenerationState) -> Start:
-    """Where the streaming job of a generation may start.
+    """Return where the streaming job of a generation may start.
 
     Raises
     ------
@@ -183,7 +183,8 @@ def decide_start(ledger: GenerationState) -> Start:
 
 
 def decide_backfill(ledger: GenerationState) -> bool:
-    """Whether a backfill may start: True on an empty generation, False after an unfinished one.
+    """Return True if a backfill may start: True on an empty generation, False after an unfinished
+    one.
 
     An unfinished copy counts as one. In the second case the tables must be emptied first; they
     contain nothing else.
@@ -213,7 +214,8 @@ def decide_backfill(ledger: GenerationState) -> bool:
 
 
 def decide_rollback(ledger: GenerationState, checkpoint: Checkpoint) -> dict[str, int | None]:
-    """The snapshot to which each table must be rolled back before a job starts from ``checkpoint``.
+    """Return the snapshot to which each table must be rolled back before a job starts from
+    ``checkpoint``.
 
     None is an empty table. Tables that are not ahead are not in the result.
 
@@ -256,7 +258,7 @@ def _expired(
 
 
 def unfinished_copy(job: Mapping[str, Any] | None) -> int | None:
-    """The generation whose tiles a job was copying when it ended early, or still is.
+    """Return the generation whose tiles a job was copying when it ended early, or still is.
 
     >>> unfinished_copy({"rewrites": 1}), unfinished_copy({"rewrites": 1, "state": "STOPPED"})
     (1, None)
@@ -267,7 +269,7 @@ def unfinished_copy(job: Mapping[str, Any] | None) -> int | None:
 
 
 def _check_owner(ledger: GenerationState) -> str:
-    """The commit user of the generation; raises if another user committed rows."""
+    """Return the commit user of the generation; raises if another user committed rows."""
     user = ledger.commit_user
     for table in ledger.tables:
         if user is None and not table.is_empty:

@@ -128,13 +128,13 @@ def rewrite(
 
 
 def tiles_of(target: TileTarget) -> int:
-    """The number of rows in the newest snapshot of a tile table, before merging."""
+    """Return the number of rows in the newest snapshot of a tile table, before merging."""
     newest = latest_snapshot(target.lake, target.tables[0])
     return 0 if newest is None else newest.total_records
 
 
 def same_tiles(record: GenerationRecord, target: TileTarget) -> bool:
-    """Whether a generation has the tiles of the target's definition, in other buckets or
+    """Return True if a generation has the tiles of the target's definition, in other buckets or
     partitions perhaps."""
     return dict(record.contents) == dict(target.view.tile_contents)
 
@@ -155,7 +155,7 @@ def _fitting(target: TileTarget, generation: int) -> GenerationRecord:
 
 
 def _position(source: TileTarget, ledger: GenerationState) -> Checkpoint | None:
-    """The savepoint with which a generation ended; None if it ended with its backfill."""
+    """Return the savepoint with which a generation ended; None if it ended with its backfill."""
     state = job_state(source.lake, source.record())
     resume = ledger.newest
     if ledger.events_replaced or state != "STOPPED" or ledger.commit_user is None:
@@ -193,7 +193,8 @@ def _prepare(target: TileTarget, rebuild: bool, on_message: OnMessage) -> None:
 def _author(
     source: TileTarget, ledger: GenerationState, index: int, resume: Checkpoint | None
 ) -> tuple[str, int]:
-    """The commit user and number of a copy: those of the stream, so that its sink knows them."""
+    """Return the commit user and number of a copy: those of the stream, so that its sink knows
+    them."""
     table, user = ledger.tables[index], ledger.commit_user
     assert user is not None
     streamed = table.of_stream(user)

@@ -123,11 +123,11 @@ class TileTarget:
         return base / CHECKPOINTS / self.view.name / f"g{self.generation}"
 
     def checkpoint_at(self, path: str | Path) -> FilePath:
-        """The folder of a checkpoint: a path, or its address on S3."""
+        """Return the folder of a checkpoint: a path, or its address on S3."""
         return checkpoint_path(self.state_dir, self.flink, path)
 
     def record(self) -> GenerationRecord:
-        """The generation's current record."""
+        """Return the generation's current record."""
         return generations.get(self.lake, self.view.name, self.generation)
 
     def update(self, **changes: Any) -> GenerationRecord:
@@ -136,7 +136,7 @@ class TileTarget:
             return generations.update(self.lake, self.view.name, self.generation, **changes)
 
     def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
-        """The recorded and the actual state, for the rules of ``tiles.jobs.restart``."""
+        """Return the recorded and the actual state, for the rules of ``tiles.jobs.restart``."""
         record = self.record() if record is None else record
         checkpoints: dict[FilePath, Checkpoint] = {}
         checkpoints |= {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
@@ -165,7 +165,7 @@ class TileTarget:
         )
 
     def tiles_snapshot(self) -> int | None:
-        """The newest snapshot of the tile table, None before its first commit."""
+        """Return the newest snapshot of the tile table, None before its first commit."""
         newest = latest_snapshot(self.lake, self.tables[0])
         return None if newest is None else newest.id
 

@@ -144,7 +144,7 @@ def _tiles(
     events_per_tile: float,
     what: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the tile table, by the faster of the two ways."""
+    """Yield rows of the tile table, by the faster of the two ways."""
     order = partition_days if several else None
     batch_rows = min(_BATCH_ROWS, _BATCH_VALUES // (len(view.keys) + len(view.partials) + 1))
     if events_per_tile < DENSE_EVENTS:
@@ -166,7 +166,7 @@ def _merged(skipped: pa.Table) -> pa.Table:
 def _groups(
     engine: DuckDBEngine, lake: Lake, view: CompiledView, snapshot_id: int, partition_days: int
 ) -> Iterator[tuple[str, int, bool]]:
-    """What to read one after another: (something for FROM, events, of several partitions).
+    """Yield what to read one after another: (something for FROM, events, of several partitions).
 
     ``partition_days`` are those of the tiles: no two groups have events of one partition of them.
     """
@@ -188,7 +188,8 @@ def _groups(
 
 
 def _by_partition(files: Sequence[DataFile], partition_days: int) -> Iterator[list[DataFile]]:
-    """Files of whole partitions together, oldest first, up to ``GROUP_EVENTS`` where one allows.
+    """Yield files of whole partitions together, oldest first, up to ``GROUP_EVENTS`` where one
+    allows.
 
     A partition is one of the tiles', or of the events' where those contain more days.
     """
@@ -209,13 +210,14 @@ def _by_partition(files: Sequence[DataFile], partition_days: int) -> Iterator[li
 
 
 def _partition(file: DataFile, partition_days: int) -> int | None:
-    """The first day of the partition of tiles, or of events, that has all events of a file."""
+    """Return the first day of the partition of tiles, or of events, that has all events of a
+    file."""
     days = file.days(EVENT_DAY)
     return None if days is None else first_day(days.start, max(len(days), partition_days))
 
 
 def _spans_several(file: DataFile, partition_days: int) -> bool:
-    """Whether events of a file can be in several partitions of tiles."""
+    """Return True if events of a file can be in several partitions of tiles."""
     days = file.days(EVENT_DAY)
     return days is None or len(days) > partition_days
 

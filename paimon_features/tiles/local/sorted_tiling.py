@@ -45,7 +45,8 @@ from paimon_features.tiles.local.tiling import (
 
 
 def sorted_sql(view: CompiledView, events: str, *, partition_days: int | None = 1) -> str:
-    """The statement that returns the events of tiles in the tiles' order, for ``merged_tiles``.
+    """Return the statement that returns the events of tiles in the tiles' order, for
+    ``merged_tiles``.
 
     Arguments and order are those of ``tile_sql``. Columns: number of the tile, keys, and each
     different expression of a partial (``v0``, ``v1``, ...), except that for the number of events.
@@ -63,7 +64,7 @@ def merged_tiles(
     *,
     several: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the tile table, each once and in its order, from batches of ``sorted_sql``.
+    """Yield rows of the tile table, each once and in its order, from batches of ``sorted_sql``.
 
     ``several`` says that the rows are in the order of partitions first. A tile may continue in
     the next batch.
@@ -97,13 +98,13 @@ def merged_tiles(
 
 
 def _expressions(view: CompiledView) -> list[str]:
-    """The SQL of each different value that partials merge."""
+    """Return the SQL of each different value that partials merge."""
     texts = (to_duckdb(view.expressions[partial.name]) for partial in view.partials)
     return [text for text in dict.fromkeys(texts) if text != ONE_SQL]
 
 
 def _event_partials(view: CompiledView, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """One row of partials for each event."""
+    """Return one row of partials for each event."""
     names = {text: f"v{number}" for number, text in enumerate(_expressions(view))}
     columns = {name: batch.column(name) for name in (TILE, *view.keys)}
     for partial in view.partials:
@@ -117,7 +118,7 @@ def _event_partials(view: CompiledView, batch: pa.RecordBatch) -> pa.RecordBatch
 def _merge_runs(
     view: CompiledView, rows: pa.RecordBatch, partition_days: int | None
 ) -> pa.RecordBatch:
-    """Each run of rows of one tile as one row; checks the order."""
+    """Return each run of rows of one tile as one row; checks the order."""
     offsets = _runs(view, rows, partition_days)
     lengths = np.diff(offsets)
     longer = lengths > 1
@@ -144,7 +145,7 @@ def _merge_runs(
 
 
 def _runs(view: CompiledView, rows: pa.RecordBatch, partition_days: int | None) -> Ints:
-    """The offsets of runs of rows with the same keys and tile."""
+    """Return the offsets of runs of rows with the same keys and tile."""
     order: list[pa.Array] = [*(rows.column(key) for key in view.keys), rows.column(TILE)]
     if partition_days is not None:
         numbers = rows.column(TILE).to_numpy()
@@ -164,7 +165,7 @@ def _runs(view: CompiledView, rows: pa.RecordBatch, partition_days: int | None) 
 
 
 def _merged(view: CompiledView, partial: Partial, column: pa.Array, offsets: Ints) -> pa.Array:
-    """A partial of each run, merged as by ``merged_sql``."""
+    """Return a partial of each run, merged as by ``merged_sql``."""
     if partial.type.is_numeric:
         values = Column.from_arrow(column)
         if partial.type is Int64 and partial.merge.paimon == "sum":

@@ -45,7 +45,7 @@ class BackfillProgress:
         return left / self.rate_per_s if self.rate_per_s else None
 
     def to_document(self) -> dict[str, object]:
-        """As ``paimon-features backfill --json`` reports it on stderr."""
+        """Return as ``paimon-features backfill --json`` reports it on stderr."""
         left = self.remaining_s
         return {
             "seconds": round(self.elapsed_s, 3),

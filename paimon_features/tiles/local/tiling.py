@@ -38,7 +38,8 @@ _TILE = quoted(TILE, '"')
 
 
 def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1) -> str:
-    """The statement that returns the tiles of ``events``, each once, for ``tile_rows`` to finish.
+    """Return the statement that returns the tiles of ``events``, each once, for ``tile_rows`` to
+    finish.
 
     ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
     in the order of partition, keys and tile; without ``partition_days`` in that of keys and tile
@@ -56,7 +57,7 @@ def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1)
 
 
 def order_sql(view: CompiledView, partition_days: int | None) -> str:
-    """The order of tiles, for ORDER BY; see ``tile_sql``."""
+    """Return the order of tiles, for ORDER BY; see ``tile_sql``."""
     first = ""
     if partition_days is not None:
         # the sum within the floor of a long partition leaves the 32 bits of most tiles' numbers
@@ -67,7 +68,7 @@ def order_sql(view: CompiledView, partition_days: int | None) -> str:
 
 
 def tile_rows(view: CompiledView, rows: pa.RecordBatch, partition_days: int = 1) -> pa.RecordBatch:
-    """Rows of the tile table, with its columns in its order, from rows of ``tile_sql``."""
+    """Return rows of the tile table, with its columns in its order, from rows of ``tile_sql``."""
     partials = (fold_lists(p, rows.column(p.name), view.tile_ms) for p in view.partials)
     names = [TILE, *view.keys]
     columns = [*(rows.column(name) for name in names), *partials]
@@ -76,7 +77,7 @@ def tile_rows(view: CompiledView, rows: pa.RecordBatch, partition_days: int = 1)
 
 
 def placed(view: CompiledView, rows: pa.RecordBatch, partition_days: int) -> pa.RecordBatch:
-    """The same for rows with merged partials.
+    """Return the same for rows with merged partials.
 
     Day and start follow from the number of the tile: carried through a sort, they would cost
     more than they do here.
@@ -93,7 +94,7 @@ def placed(view: CompiledView, rows: pa.RecordBatch, partition_days: int) -> pa.
 
 
 def skipped_sql(view: CompiledView, events: str) -> str:
-    """The statement that counts, by day, reason and detail, the members that enter no tile.
+    """Return the statement that counts, by day, reason and detail, the members that enter no tile.
 
     Its columns are those of the table of skipped rows. An event counts under the first rule
     that it breaks.
@@ -111,7 +112,7 @@ def skipped_sql(view: CompiledView, events: str) -> str:
 
 
 def entering_sql(view: CompiledView, events: str) -> str:
-    """The events that enter a tile, as an operand of FROM.
+    """Return the events that enter a tile, as an operand of FROM.
 
     Columns: those that the view uses, in their declared types, the others in expressions of
     partials (event time, end of the tile), and the number of the tile.
@@ -130,7 +131,7 @@ def entering_sql(view: CompiledView, events: str) -> str:
 
 
 def floor_sql(time: str, step_ms: int) -> str:
-    """SQL of ``windows.floor_ms``: the remainder takes the sign of the dividend.
+    """Return SQL of ``windows.floor_ms``: the remainder takes the sign of the dividend.
 
     >>> floor_sql("t", 300000)
     '(t - ((t % 300000) + 300000) % 300000)'
@@ -139,7 +140,7 @@ def floor_sql(time: str, step_ms: int) -> str:
 
 
 def merged_sql(partial: Partial, value: str) -> str:
-    """The SQL aggregate that merges a partial, given the SQL of one event's value.
+    """Return the SQL aggregate that merges a partial, given the SQL of one event's value.
 
     NULLs change nothing, and where there is nothing else the result is NULL, as in the lake. A
     partial for which DuckDB has no such aggregate is a list of its values, for ``fold_lists``.
@@ -151,12 +152,12 @@ def merged_sql(partial: Partial, value: str) -> str:
 
 
 def is_merged_by_sql(partial: Partial) -> bool:
-    """Whether ``merged_sql`` merges a partial, instead of listing its values."""
+    """Return True if ``merged_sql`` merges a partial, instead of listing its values."""
     return partial.merge.paimon in _MERGES
 
 
 def fold_lists(partial: Partial, column: pa.Array, tile_ms: int) -> pa.Array:
-    """What ``merged_sql`` gave for a partial, with lists merged by NumPy, one row each."""
+    """Return what ``merged_sql`` gave for a partial, with lists merged by NumPy, one row each."""
     if is_merged_by_sql(partial):
         return column
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
@@ -165,7 +166,8 @@ def fold_lists(partial: Partial, column: pa.Array, tile_ms: int) -> pa.Array:
 
 
 def fold_values(partial: Partial, values: pa.Array, offsets: Ints, tile_ms: int) -> pa.Array:
-    """The values ``offsets[i]:offsets[i + 1]`` of a partial, merged to row ``i`` by NumPy."""
+    """Return the values ``offsets[i]:offsets[i + 1]`` of a partial, merged to row ``i`` by
+    NumPy."""
     # like the lake, which keeps all items of a list, however few a feature wants
     whole = replace(partial, limit=None)
     rows = {partial.name: Column.from_arrow(values)}
@@ -192,7 +194,10 @@ _MERGES: Mapping[str, Callable[[str, DataType], str]] = {
 
 
 def _columns_sql(view: CompiledView, events: str) -> str:
-    """The needed columns; times in the unit of the expressions, whatever that of the file."""
+    """Return the needed columns.
+
+    Times in the unit of the expressions, whatever that of the file.
+    """
     columns = [
         f"CAST({identifier(name)} AS TIMESTAMP_MS) AS {identifier(name)}"
         if view.source.schema[name].text == "timestamp"

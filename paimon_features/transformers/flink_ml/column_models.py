@@ -61,7 +61,7 @@ class ImputerModel(Model):
         return list(self.settings["output_cols"] or names)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
-        """These columns with nothing missing."""
+        """Return these columns with nothing missing."""
         values = [
             c.values.astype(np.float64, copy=False)
             if c.valid is None
@@ -91,7 +91,7 @@ class ImputerModel(Model):
 
 
 def is_missing(values: Floats, missing_value: float | None) -> Any:
-    """Where values are the one that stands for a missing one (None: NaN)."""
+    """Return where values are the one that stands for a missing one (None: NaN)."""
     return np.isnan(values) if missing_value is None else values == missing_value
 
 
@@ -183,7 +183,7 @@ class OneHotEncoderModel(Model):
         return [int(greatest) + more for greatest in self.model_data["maxIndex"]]
 
     def apply(self, columns: Sequence[Column]) -> Applied:
-        """These columns encoded; a null makes nulls of all places of its column."""
+        """Return these columns encoded; a null makes nulls of all places of its column."""
         values = [column.values.astype(np.float64, copy=False) for column in columns]
         made = self._made(values)
         wrong = np.zeros(len(values[0]), np.bool_)
@@ -336,7 +336,7 @@ def _sizes_of_rows(table: pa.Table, names: Sequence[str]) -> Ints:
 
 
 def product(parts: Sequence[Matrix]) -> Matrix:
-    """The products of vectors row by row; sparse if one of them is."""
+    """Return the products of vectors row by row; sparse if one of them is."""
     if any(isinstance(each, SparseRows) for each in parts):
         sparse = [each if isinstance(each, SparseRows) else _all_places(each) for each in parts]
         out = sparse.pop()

@@ -85,7 +85,7 @@ class KMeansModel(Model):
 
 
 def _distance(columns: Sequence[Floats], centroid: Sequence[float], measure: str) -> Floats:
-    """How far rows are from a centroid, added in the order of the features.
+    """Return how far rows are from a centroid, added in the order of the features.
 
     Euclidean distances are left squared: the closest is the same.
     """

@@ -91,7 +91,7 @@ class Model(StoredTransformer):
     merge = FeatureTransformer.merge
 
     def apply(self, columns: Sequence[Column]) -> Applied:
-        """These columns through the model; a null in one of them makes every result null."""
+        """Return these columns through the model; a null in one of them makes every result null."""
         known = [column.valid for column in columns if column.valid is not None]
         valid = np.logical_and.reduce(known) if known else None
         with np.errstate(all="ignore"):
@@ -102,7 +102,7 @@ class Model(StoredTransformer):
         return Applied([Column(each, valid) for each in made], failed)
 
     def transform(self, X: Any) -> Any:
-        """A table with columns added, or the results as an array for an array of vectors.
+        """Return a table with columns added, or the results as an array for an array of vectors.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class Model(StoredTransformer):
         return back(table)
 
     def _results(self, features: Matrix) -> list[Floats]:
-        """One array for each output number of a row."""
+        """Return one array for each output number of a row."""
         with np.errstate(all="ignore"):
             # index: (width, rows): each step goes over whole columns
             columns = list(np.ascontiguousarray(dense(features).T))
@@ -145,14 +145,14 @@ class Model(StoredTransformer):
 
     @abstractmethod
     def _made(self, columns: Sequence[Floats]) -> list[Floats]:
-        """Columns to columns, the same steps for each row whatever the other rows are."""
+        """Return columns to columns, the same steps for each row whatever the other rows are."""
 
     @abstractmethod
     def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
-        """The columns that ``transform`` adds to a table."""
+        """Return the columns that ``transform`` adds to a table."""
 
     def _refused(self, columns: Sequence[Floats]) -> Any:
-        """The rows that the model cannot take; None: it takes all."""
+        """Return the rows that the model cannot take; None: it takes all."""
         return None
 
     def _why(self, row: Sequence[float]) -> str:
@@ -204,7 +204,7 @@ class VectorModel(Model):
         return list(names)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
-        """These columns through the model; a null stays null."""
+        """Return these columns through the model; a null stays null."""
         with np.errstate(all="ignore"):
             made = self._made([c.values.astype(np.float64, copy=False) for c in columns])
         return Applied([Column(v, c.valid) for v, c in zip(made, columns, strict=True)])

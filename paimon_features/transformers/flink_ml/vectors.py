@@ -20,7 +20,7 @@ from paimon_features.core.types.foreign_types import plain_column
 
 
 def _sparse_type() -> pa.DataType:
-    """The columns of a sparse vector in a table."""
+    """Return the columns of a sparse vector in a table."""
     indices, values = pa.list_(pa.int64()), pa.list_(pa.float64())
     return pa.struct([("size", pa.int64()), ("indices", indices), ("values", values)])
 
@@ -38,7 +38,7 @@ class SparseVector:
     values: Sequence[float]
 
     def dense(self) -> list[float]:
-        """All its numbers."""
+        """Return all its numbers."""
         out = [0.0] * self.size
         for index, value in zip(self.indices, self.values, strict=True):
             out[index] = float(value)
@@ -105,24 +105,24 @@ class SparseRows:
         return len(self.starts) - 1
 
     def rows(self) -> Ints:
-        """The row of each value."""
+        """Return the row of each value."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
     def part(self, start: int, stop: int) -> SparseRows:
-        """The rows from ``start`` to ``stop`` (exclusive), not copied."""
+        """Return the rows from ``start`` to ``stop`` (exclusive), not copied."""
         starts = self.starts[start : stop + 1]
         at = slice(starts[0], starts[-1])
         return SparseRows(starts - starts[0], self.indices[at], self.values[at], self.width)
 
     def take(self, rows: Ints) -> SparseRows:
-        """The rows with these numbers, in their order."""
+        """Return the rows with these numbers, in their order."""
         counts = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])
         at = np.repeat(self.starts[rows] - starts[:-1], counts) + np.arange(starts[-1])
         return SparseRows(starts, self.indices[at], self.values[at], self.width)
 
     def dense(self) -> Floats:
-        """As a matrix, index (rows, width)."""
+        """Return as a matrix, index (rows, width)."""
         out = np.zeros(self.shape)
         out[self.rows(), self.indices] = self.values
         return out
@@ -133,7 +133,7 @@ Matrix = Floats | SparseRows
 
 
 def dot(features: Matrix, coefficient: Floats) -> Floats:
-    """The product of each row with a vector, shape (rows,)."""
+    """Return the product of each row with a vector, shape (rows,)."""
     if isinstance(features, SparseRows):
         terms = features.values * coefficient[features.indices]
         return sums(features.rows(), terms, len(features))
@@ -141,12 +141,12 @@ def dot(features: Matrix, coefficient: Floats) -> Floats:
 
 
 def sums(places: Ints, terms: Floats, size: int) -> Floats:
-    """The sum of the terms at each place, added in their order, shape (size,)."""
+    """Return the sum of the terms at each place, added in their order, shape (size,)."""
     return np.bincount(places, terms, size).astype(np.float64, copy=False)
 
 
 def weighted_sum(features: Matrix, weights: Floats) -> Floats:
-    """The sum of the rows, each times its weight, shape (width,)."""
+    """Return the sum of the rows, each times its weight, shape (width,)."""
     if isinstance(features, SparseRows):
         terms = features.values * np.repeat(weights, np.diff(features.starts))
         return sums(features.indices, terms, features.width)
@@ -154,19 +154,19 @@ def weighted_sum(features: Matrix, weights: Floats) -> Floats:
 
 
 def dense(features: Matrix) -> Floats:
-    """As a matrix of numbers."""
+    """Return as a matrix of numbers."""
     return features.dense() if isinstance(features, SparseRows) else features
 
 
 def part(features: Matrix, start: int, stop: int) -> Matrix:
-    """The rows from ``start`` to ``stop`` (exclusive)."""
+    """Return the rows from ``start`` to ``stop`` (exclusive)."""
     if isinstance(features, SparseRows):
         return features.part(start, stop)
     return features[start:stop]
 
 
 def take(features: Matrix, rows: Ints) -> Matrix:
-    """The rows with these numbers, in their order."""
+    """Return the rows with these numbers, in their order."""
     return features.take(rows) if isinstance(features, SparseRows) else features[rows]
 
 
@@ -190,7 +190,7 @@ def joined(parts: Sequence[Matrix]) -> Matrix:
 
 
 def as_table(data: Any) -> tuple[pa.Table, Callable[[pa.Table], Any]] | None:
-    """A table of Arrow, pandas or Polars as Arrow, and how to give another one its form."""
+    """Return a table of Arrow, pandas or Polars as Arrow, and how to give another one its form."""
     home = type(data).__module__.partition(".")[0]
     if isinstance(data, pa.Table):
         return data, lambda table: table
@@ -236,7 +236,7 @@ def read_matrix(data: Any) -> Matrix:
 
 
 def read_features(table: pa.Table, columns: str | Sequence[str]) -> Matrix:
-    """A column of vectors of a table, or a vector built from several numeric columns.
+    """Return a column of vectors of a table, or a vector built from several numeric columns.
 
     Raises
     ------
@@ -274,7 +274,7 @@ def vector_sizes(table: pa.Table, name: str) -> Ints:
 
 
 def read_numbers(table: pa.Table, name: str) -> Floats:
-    """A column of numbers without nulls as float64."""
+    """Return a column of numbers without nulls as float64."""
     column = table_column(table, name)
     if column.null_count:
         raise TransformError(f"column {name!r} has {column.null_count} nulls; expected numbers")
@@ -283,7 +283,7 @@ def read_numbers(table: pa.Table, name: str) -> Floats:
 
 
 def read_nullable(table: pa.Table, name: str) -> Floats:
-    """A column of numbers as float64, NaN where it is null."""
+    """Return a column of numbers as float64, NaN where it is null."""
     column = _numeric(table_column(table, name), name)
     out: Floats = (column.fill_null(np.nan) if column.null_count else column).to_numpy()
     return out

@@ -82,7 +82,7 @@ class TimeDecayFeatureBuilder(OnlineFeatureComputer):
 
 
 def _ages(timestamps: Any, rows: int) -> Floats:
-    """How much older each value is than the newest time."""
+    """Return how much older each value is than the newest time."""
     if timestamps is None:
         return np.arange(rows - 1, -1, -1, dtype=np.float64)
     array = as_arrow(timestamps)

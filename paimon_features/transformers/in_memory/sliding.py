@@ -50,7 +50,7 @@ class SlidingWindowAggregator(OnlineFeatureComputer):
         return [self._of(array[start : start + self.window_size]) for start in starts]
 
     def compute(self, data: Any) -> dict[str, Any]:
-        """The functions of the newest ``window_size`` values; empty for too few values."""
+        """Return the functions of the newest ``window_size`` values; empty for too few values."""
         array = as_numpy(data)
         return self._of(array[-self.window_size :]) if len(array) >= self.window_size else {}
 

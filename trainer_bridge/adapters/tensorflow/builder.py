@@ -64,7 +64,7 @@ class DatasetPipelineBuilder:
         return self._with(self._dataset.repeat(count))
 
     def build(self) -> tf.data.Dataset:
-        """The dataset with all steps so far."""
+        """Return the dataset with all steps so far."""
         return self._dataset
 
     def _with(self, dataset: tf.data.Dataset) -> DatasetPipelineBuilder:

@@ -30,7 +30,7 @@ def dataset(
     row_numbers: bool = False,
     prefetch: int = 2,
 ) -> tf.data.Dataset:
-    """The reader's batches as a dataset: whole batches, never rows.
+    """Return the reader's batches as a dataset: whole batches, never rows.
 
     One pass yields what is left of the reader's epoch, usually all of it; the next pass (of
     ``repeat()``, or an epoch of ``model.fit``) is the next epoch in its own order. A pass that

@@ -48,7 +48,7 @@ class DistributedPaimonDatasetBuilder:
         label_column: str,
         **kwargs: Any,
     ) -> tf.data.Dataset:
-        """A dataset of ``(features, label)``, the features as a dict of tensors.
+        """Return a dataset of ``(features, label)``, the features as a dict of tensors.
 
         Parameters
         ----------

@@ -51,7 +51,7 @@ class Element:
         self._makers: list[Callable[[Sequence[Any]], Tensors]] = []
 
     def arrays(self, batch: Batch) -> list[Array]:
-        """What goes to TensorFlow of a batch, in the order of the signature."""
+        """Return what goes to TensorFlow of a batch, in the order of the signature."""
         return [part.take(batch) for part in self._parts]
 
     @property
@@ -59,7 +59,7 @@ class Element:
         return tuple(part.spec for part in self._parts)
 
     def tensors(self, arrays: Sequence[Any]) -> Tensors:
-        """All tensors by name; runs inside ``Dataset.map``."""
+        """Return all tensors by name; runs inside ``Dataset.map``."""
         by_name: Tensors = {}
         for maker in self._makers:
             by_name.update(maker(arrays))
@@ -192,7 +192,7 @@ def _splits(name: str, level: int) -> Callable[[Batch], Array]:
 
 
 def _select(block: Any, places: Sequence[int], width: int) -> Any:
-    """Columns of a block; all of them in their order are the block itself."""
+    """Return columns of a block; all of them in their order are the block itself."""
     first, last = places[0], places[-1]
     if list(places) != list(range(first, last + 1)):
         return tf.gather(block, list(places), axis=1)
@@ -240,7 +240,7 @@ class ListForms:
         self._words = {name: _words(reader, name) for name in texts}
 
     def __call__(self, name: str, values: Any, splits: Sequence[Any] = ()) -> Any:
-        """The tensor of a column, from its values and row splits; runs in the graph."""
+        """Return the tensor of a column, from its values and row splits; runs in the graph."""
         if name in self._words:
             values = tf.gather(self._words[name], values)
         if not splits:
@@ -276,7 +276,7 @@ def plan(
     row_numbers: bool,
     stack_dtype: str | None = None,
 ) -> Element:
-    """The element of a reader's batches, with every column that it reads.
+    """Return the element of a reader's batches, with every column that it reads.
 
     Raises
     ------
@@ -343,7 +343,7 @@ def _add_blocks(
 
 
 def column_specs(reader: SnapshotReader) -> dict[str, ColumnSpec]:
-    """What each column of a batch is, for either output of the reader.
+    """Return what each column of a batch is, for either output of the reader.
 
     Raises
     ------

@@ -241,7 +241,7 @@ def _loss_of(model: Any) -> PerSample:
 
 
 def _per_sample(values: Any, kind: type = float) -> Any:
-    """One value per sample: the mean of what a sample has, or whether all of it is true."""
+    """Return one value per sample: the mean of what a sample has, or whether all of it is true."""
     values = tf.convert_to_tensor(values)
     if kind is bool:
         values = tf.cast(values, tf.bool)
@@ -260,6 +260,6 @@ def _restore(model: Any) -> None:
 
 
 def _host(values: Any) -> Any:
-    """A tensor's values: NumPy's, texts as such."""
+    """Return a tensor's values: NumPy's, texts as such."""
     array = values.numpy()
     return array.astype(str) if array.dtype == object else array

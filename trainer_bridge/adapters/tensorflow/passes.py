@@ -38,7 +38,7 @@ class Pass:
         self._lock = threading.Lock()
 
     def take(self) -> Batch:
-        """The next batch; the reader's threads end with the last.
+        """Return the next batch; the reader's threads end with the last.
 
         Raises
         ------
@@ -67,7 +67,8 @@ class Pass:
         self._batches = self._reader.iterate()
 
     def trained(self) -> dict[str, Any] | None:
-        """Where the training is, if a ``TrainingProgress`` counts the batches of this pass."""
+        """Return where the training is, if a ``TrainingProgress`` counts the batches of this
+        pass."""
         state = trained_state(self._reader)
         if state is None or {**state, **_place(self.start)} != self.start:
             return None
@@ -144,7 +145,7 @@ class Passes:
                     self._left_at = self._reader.state_dict()
 
     def _counted_from(self, start: Mapping[str, Any]) -> Place:
-        """The place from which on batches count as trained by a pass that starts now.
+        """Return the place from which on batches count as trained by a pass that starts now.
 
         ``repeat()`` starts a pass while the trainer has not had the last batches of the one before.
         """
@@ -156,7 +157,7 @@ class Passes:
         return place_of(start)
 
     def take(self, number: int) -> Batch:
-        """The next batch of a pass; see :meth:`Pass.take`."""
+        """Return the next batch of a pass; see :meth:`Pass.take`."""
         with self._lock:
             running = self._running.get(number)
         if running is None:

@@ -44,7 +44,7 @@ class TrainingProgress:
             self._state = self._reader.state_after(1, self._state)
 
     def state_dict(self) -> dict[str, Any]:
-        """A state for ``SnapshotReader.load_state_dict``: small JSON."""
+        """Return a state for ``SnapshotReader.load_state_dict``: small JSON."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -39,16 +39,16 @@ class TensorBatch(dict[str, Any]):
         self.num_padding = num_padding
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The batch on a device; ``non_blocking`` copies behind the caller's back where the
+        """Return the batch on a device; ``non_blocking`` copies behind the caller's back where the
         batch is in pinned memory."""
         return self.moved(functools.partial(_to, device=device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """The batch in memory that a GPU reads by itself; needs one."""
+        """Return the batch in memory that a GPU reads by itself; needs one."""
         return self.moved(torch.Tensor.pin_memory)
 
     def moved(self, move: Move) -> Self:
-        """A batch of what ``move`` makes of each block, and of each other tensor."""
+        """Return a batch of what ``move`` makes of each block, and of each other tensor."""
         blocks = {name: move(block) for name, block in self.blocks.items()}
         values = {}
         for name, value in self.items():
@@ -57,7 +57,7 @@ class TensorBatch(dict[str, Any]):
         return type(self)(values, blocks, self.num_padding)
 
     def _view(self, value: Any) -> View | None:
-        """Which part of a block a value shows; None if it is something of its own."""
+        """Return which part of a block a value shows; None if it is something of its own."""
         if type(value) is not torch.Tensor or value.is_nested or not value.numel():
             return None
         place = value.untyped_storage().data_ptr()
@@ -103,7 +103,7 @@ def _rebuilt(
 
 
 def moved(value: Any, move: Move) -> Any:
-    """What ``move`` makes of a tensor, or of the tensors that a value consists of."""
+    """Return what ``move`` makes of a tensor, or of the tensors that a value consists of."""
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             parts = move(value.values()), move(value.offsets())

@@ -19,7 +19,7 @@ class _Parts:
     """Tensors that belong together and are moved together."""
 
     def moved(self, move: Move) -> Self:
-        """What ``move`` makes of each tensor in it."""
+        """Return what ``move`` makes of each tensor in it."""
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return type(self)(*(_moved(value, move) for value in values))
 
@@ -60,7 +60,7 @@ class Jagged(_Parts):
 
     @classmethod
     def of(cls, ragged: Ragged) -> Jagged:
-        """The tensors of NumPy's side, without a copy."""
+        """Return the tensors of NumPy's side, without a copy."""
         return cls(
             torch.from_numpy(ragged.values),
             tuple(torch.from_numpy(level) for level in ragged.splits),
@@ -76,7 +76,7 @@ class Jagged(_Parts):
         return self.offsets[0].diff()
 
     def nested(self) -> torch.Tensor:
-        """A nested tensor of jagged layout, shape ``(rows, lengths, *shape)``; no copy.
+        """Return a nested tensor of jagged layout, shape ``(rows, lengths, *shape)``; no copy.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class KeyedJagged(_Parts):
         return len(self.lengths) // len(self.keys)
 
     def __getitem__(self, key: str) -> Jagged:
-        """The lists of one key; no copy."""
+        """Return the lists of one key; no copy."""
         place, stride = self.keys.index(key), self.stride
         ends = self.offsets[place * stride : (place + 1) * stride + 1]
         first, stop = int(ends[0]), int(ends[-1])
@@ -167,7 +167,7 @@ def keyed_jagged(
     weights: Mapping[str, Ragged] | None = None,
     inverse: Array | Sequence[Array] | None = None,
 ) -> KeyedJagged:
-    """The lists of several columns as one :class:`KeyedJagged`; the items are copied once.
+    """Return the lists of several columns as one :class:`KeyedJagged`; the items are copied once.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def _inverse(keys: Sequence[str], inverse: Array | Sequence[Array]) -> torch.Ten
 
 
 def as_ragged(column: Ragged | Array) -> Ragged:
-    """The column itself, or each of its items as a list of one."""
+    """Return the column itself, or each of its items as a list of one."""
     if isinstance(column, Ragged):
         return column
     return Ragged(np.ascontiguousarray(column), (np.arange(len(column) + 1, dtype=np.int64),))

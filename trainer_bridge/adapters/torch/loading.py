@@ -76,7 +76,7 @@ def loader(
     world_size: int | None = None,
     form: Callable[[Batch], TensorBatch] | None = None,
 ) -> TorchLoader | StreamLoader:
-    """The reader's batches as dicts of tensors, sharing memory with the reader's blocks.
+    """Return the reader's batches as dicts of tensors, sharing memory with the reader's blocks.
 
     Iterate over it directly (the reader's threads fetch ahead), or hand it to
     ``DataLoader(..., batch_size=None)`` or torchdata's ``StatefulDataLoader``: worker processes
@@ -218,7 +218,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         return len(self.reader)
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from the loader's position to the end of the epoch."""
+        """Return the batches from the loader's position to the end of the epoch."""
         info = get_worker_info()
         self._refuse_misuse(in_worker=info is not None)
         if info is not None:
@@ -233,7 +233,8 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         return self.reader.remaining()
 
     def in_workers(self, num_workers: int, **options: Any) -> WorkerLoader:
-        """A ``DataLoader`` over this loader, with torch's options, whose loops count their batches.
+        """Return a ``DataLoader`` over this loader, with torch's options, whose loops count their
+        batches.
 
         So :meth:`state_dict` knows where they are, and a loop that was left is continued.
         """
@@ -248,7 +249,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
             self._publish()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out, as small JSON: see ``SnapshotReader.state_dict``.
+        """Return what was handed out, as small JSON: see ``SnapshotReader.state_dict``.
 
         In a worker process, where torchdata requests it, the worker's own place.
 
@@ -275,7 +276,8 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         return self.reader.state_dict()
 
     def state_after(self, num_batches: int) -> dict[str, Any]:
-        """The state after ``num_batches`` of the current or last iteration have been delivered.
+        """Return the state after ``num_batches`` of the current or last iteration have been
+        delivered.
 
         The same for any number of workers. Before the first iteration, batches are counted from
         the loader's position.
@@ -331,7 +333,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
             yield batch
 
     def counted(self, batches: Iterator[TensorBatch]) -> Iterator[TensorBatch]:
-        """The batches of worker processes that start at the reader's position, counted.
+        """Return the batches of worker processes that start at the reader's position, counted.
 
         However the loop ends, the loader is positioned after the batches delivered.
         """
@@ -450,7 +452,7 @@ class WorkerLoader(DataLoader[TensorBatch]):
         super().__init__(loader, batch_size=None, num_workers=num_workers, **options)
 
     def __iter__(self) -> Iterator[TensorBatch]:  # type: ignore[override]
-        """The batches from the loader's position to the end of the epoch."""
+        """Return the batches from the loader's position to the end of the epoch."""
         if not self.num_workers:
             return super().__iter__()
         self.dataset.remaining()  # so that the reader is where the workers start
@@ -472,7 +474,7 @@ class WorkerLoader(DataLoader[TensorBatch]):
 def ahead(
     batches: Iterator[TensorBatch], change: Callable[[TensorBatch], TensorBatch]
 ) -> Iterator[TensorBatch]:
-    """Each batch changed, by a thread that is one batch ahead.
+    """Yield each batch changed, by a thread that is one batch ahead.
 
     >>> list(ahead(iter([TensorBatch({"n": 1})]), lambda batch: TensorBatch({"n": 2})))
     [{'n': 2}]
@@ -500,6 +502,6 @@ def _loops(reader: SnapshotReader) -> Loops[TensorBatch]:
 
 
 def _state(command: str) -> dict[str, Any]:
-    """The state that a command of the shared place contains, after its version."""
+    """Return the state that a command of the shared place contains, after its version."""
     document: dict[str, Any] = json.loads(command.split(" ", 1)[1])
     return document

@@ -27,12 +27,12 @@ _WORDS = _LEFT + 2 * MAX_WORKERS
 
 
 def tag(command: str) -> int:
-    """A number that identifies the result of :meth:`SharedPlace.read`; never 0."""
+    """Return a number that identifies the result of :meth:`SharedPlace.read`; never 0."""
     return zlib.crc32(command.encode()) + 1
 
 
 def version_of(command: str) -> int:
-    """The version that a result of :meth:`SharedPlace.read` begins with."""
+    """Return the version that a result of :meth:`SharedPlace.read` begins with."""
     return int(command.split(" ", 1)[0])
 
 
@@ -95,7 +95,8 @@ class SharedPlace:
         words[_LENGTH], words[_CHECKSUM] = len(data), tag(command)
 
     def was_left(self, start: int, worker: int, epoch: int) -> bool:
-        """Whether this worker began that epoch before, and its loop did not come to the end."""
+        """Return True if this worker began that epoch before, and its loop did not come to the
+        end."""
         begun = self._words[_LEFT + 2 * worker : _LEFT + 2 * worker + 2]
         return bool(begun[0] == start and begun[1] == epoch)
 
@@ -121,7 +122,7 @@ class SharedPlace:
         self._words[_ENDED + 2 * worker : _ENDED + 2 * worker + 2] = start, epoch
 
     def epoch(self, start: int, workers: int) -> int:
-        """The epoch that all workers have come to; 0 where one has ended none."""
+        """Return the epoch that all workers have come to; 0 where one has ended none."""
         # axes: (worker, (tag, epoch))
         ended = self._words[_ENDED : _ENDED + 2 * workers].reshape(-1, 2)
         return int(np.where(ended[:, 0] == start, ended[:, 1], 0).min(initial=1 << 62))

@@ -33,5 +33,5 @@ class TorchSampler(Sampler[int]):
 
 
 def as_sampler(sampler: AdvancedSampler) -> TorchSampler:
-    """A sampler of ``trainer_bridge.samplers`` for ``DataLoader(data, sampler=...)``."""
+    """Return a sampler of ``trainer_bridge.samplers`` for ``DataLoader(data, sampler=...)``."""
     return TorchSampler(sampler)

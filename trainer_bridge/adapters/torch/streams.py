@@ -30,7 +30,7 @@ class StreamLoader(IterableDataset[TensorBatch], Closeable):
         self.tensors = form
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from the reader's position; see ``FollowingReader.iterate``."""
+        """Return the batches from the reader's position; see ``FollowingReader.iterate``."""
         info = get_worker_info()
         if info is not None:
             raise ConfigurationError(
@@ -46,7 +46,7 @@ class StreamLoader(IterableDataset[TensorBatch], Closeable):
         refuse_index("a loader")
 
     def state_dict(self) -> dict[str, Any]:
-        """What was handed out, as small JSON: see ``FollowingReader.state_dict``."""
+        """Return what was handed out, as small JSON: see ``FollowingReader.state_dict``."""
         return self.reader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

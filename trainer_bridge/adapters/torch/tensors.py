@@ -85,7 +85,8 @@ class TensorForm:
     def _cast(
         self, batch: Batch, blocks: dict[str, torch.Tensor], columns: Sequence[str], dtype: str
     ) -> torch.Tensor:
-        """The columns side by side as floats: a block of its own, unless it is one already."""
+        """Return the columns side by side as floats: a block of its own, unless it is one
+        already."""
         names = batch.names.get(dtype, ())
         if all(column in names for column in columns):
             return _matrix(batch, blocks, functools.partial(_column, batch, blocks, {}), columns)
@@ -105,7 +106,7 @@ def _column(
     shown: dict[str, torch.Tensor],
     name: str,
 ) -> torch.Tensor:
-    """A column as a view of its block, if it is in one; ``shown`` keeps what was made."""
+    """Return a column as a view of its block, if it is in one; ``shown`` keeps what was made."""
     if name not in shown:
         for dtype, names in batch.names.items():
             if name in names:
@@ -122,7 +123,7 @@ def _matrix(
     column: Callable[[str], torch.Tensor],
     columns: Sequence[str],
 ) -> torch.Tensor:
-    """The columns side by side: a view where they are so in a block."""
+    """Return the columns side by side: a view where they are so in a block."""
     for dtype, names in batch.names.items():
         if columns[0] in names:
             first = names.index(columns[0])

@@ -109,7 +109,7 @@ def feast_objects(project_path: str | Path = ".") -> dict[str, Any]:
 
 
 def _type(kind: DataType) -> Any | None:
-    """The type in Feast; None where it has none."""
+    """Return the type in Feast; None where it has none."""
     if isinstance(kind, ListType):
         item = _TYPES.get(kind.item.text)
         return None if item is None else types.Array(item)

@@ -81,7 +81,7 @@ class PaimonOfflineStore(FeastOfflineStore):
         full_feature_names: bool = False,
         filter_by_created_timestamp: bool = False,
     ) -> RetrievalJob:
-        """The features of each row of ``entity_df`` at the time of the row.
+        """Return the features of each row of ``entity_df`` at the time of the row.
 
         A feature of the project sees the events before that time, a row of a table or file is seen
         from its own time on.
@@ -141,7 +141,7 @@ class PaimonOfflineStore(FeastOfflineStore):
         start_date: dt.datetime,
         end_date: dt.datetime,
     ) -> RetrievalJob:
-        """The newest row of each entity, for ``feast materialize``.
+        """Return the newest row of each entity, for ``feast materialize``.
 
         Of a view that the project materializes itself there is nothing to pull: no rows.
         """
@@ -172,7 +172,7 @@ class PaimonOfflineStore(FeastOfflineStore):
         start_date: dt.datetime | None = None,
         end_date: dt.datetime | None = None,
     ) -> RetrievalJob:
-        """All rows of a time range; none of a view that the project computes."""
+        """Return all rows of a time range; none of a view that the project computes."""
         columns = [*join_key_columns, *feature_name_columns, timestamp_field]
         if isinstance(data_source, PaimonSource) and data_source.is_computed:
             return PaimonRetrievalJob(config, lambda: _no_rows(config, data_source, columns))
@@ -360,13 +360,13 @@ def _writer(config: Any) -> Callable[..., None]:
 
 
 def _view_of(view: Any) -> str | None:
-    """The view of the project that a Feast view reads; None for other sources."""
+    """Return the view of the project that a Feast view reads; None for other sources."""
     source = view.batch_source
     return source.view if isinstance(source, PaimonSource) else None
 
 
 def _names_of(view: Any, refs: Sequence[str]) -> list[str]:
-    """The requested features of a view."""
+    """Return the requested features of a view."""
     name = view.projection.name_to_use()
     return [ref.split(":")[1] for ref in refs if ref.split(":")[0] == name]
 
@@ -374,7 +374,7 @@ def _names_of(view: Any, refs: Sequence[str]) -> list[str]:
 def _history(
     config: Any, view: Any, names: Sequence[str], rows: pd.DataFrame, time_column: str
 ) -> pa.Table:
-    """The features of one view of the project, for each row, in the order of the rows."""
+    """Return the features of one view of the project, for each row, in the order of the rows."""
     project = project_of(config, config.offline_store)
     name = _view_of(view)
     assert name is not None
@@ -403,7 +403,8 @@ def _newest_rows(
     time_column: str,
     by_created: bool,
 ) -> pa.Table:
-    """The features of a table or file: of each row's entity the newest version at its time."""
+    """Return the features of a table or file: of each row's entity the newest version at its
+    time."""
     source = view.batch_source
     lazy = _reader(config)(source, str(config.repo_path))
     lazy = lazy.rename(

@@ -124,7 +124,8 @@ class PaimonOnlineStore(FeastOnlineStore):
         entity_keys: Sequence[Any],
         requested_features: Sequence[str] | None = None,
     ) -> list[Row]:
-        """The event time and the features of each entity; ``(None, None)`` where there is none.
+        """Return the event time and the features of each entity; ``(None, None)`` where there is
+        none.
 
         Raises
         ------
@@ -218,7 +219,7 @@ class PaimonOnlineStore(FeastOnlineStore):
 
 
 def _computed(table: Any) -> PaimonSource | None:
-    """The source of a view that the project computes; None for all others."""
+    """Return the source of a view that the project computes; None for all others."""
     source = getattr(table, "batch_source", None)
     return source if isinstance(source, PaimonSource) and source.is_computed else None
 
@@ -229,7 +230,7 @@ def _stem(project: Any, config: Any, view: str) -> str:
 
 
 def _key(stem: str, config: Any, entity: Any) -> tuple[bytes, bytes]:
-    """The part of a key that its bucket has, and the rest."""
+    """Return the part of a key that its bucket has, and the rest."""
     text = serialize_entity_key(
         entity, entity_key_serialization_version=config.entity_key_serialization_version
     )

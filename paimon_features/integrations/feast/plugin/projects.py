@@ -10,7 +10,7 @@ from paimon_features.project import Project
 
 
 def project_of(config: Any, store: Any) -> Project:
-    """The project that ``project_path`` of a store's configuration names.
+    """Return the project that ``project_path`` of a store's configuration names.
 
     A relative path counts from the folder of ``feature_store.yaml``.
 

@@ -74,7 +74,7 @@ class PaimonSource(DataSource):
 
     @staticmethod
     def from_proto(data_source: Any) -> PaimonSource:
-        """The source of a message of the registry."""
+        """Return the source of a message of the registry."""
         options = json.loads(data_source.custom_options.configuration)
         return PaimonSource(
             view=options["view"],
@@ -118,11 +118,11 @@ class PaimonSource(DataSource):
         return type_map.pa_to_feast_value_type
 
     def get_table_column_names_and_types(self, config: Any) -> Iterable[tuple[str, str]]:
-        """The columns, and their types as Arrow names them."""
+        """Return the columns, and their types as Arrow names them."""
         return [(name, str(kind)) for name, kind in self.columns(config)]
 
     def columns(self, config: Any) -> list[tuple[str, pa.DataType]]:
-        """The columns and their Arrow types."""
+        """Return the columns and their Arrow types."""
         project = project_of(config, config.offline_store)
         if self.table is not None:
             return [
@@ -136,7 +136,7 @@ class PaimonSource(DataSource):
         return [(name, kind.arrow) for name, kind in types.items()]
 
     def get_table_query_string(self) -> str:
-        """The name of the table or view."""
+        """Return the name of the table or view."""
         return str(self.table or self.view)
 
 
@@ -150,19 +150,19 @@ class SavedDatasetPaimonStorage(SavedDatasetStorage):
 
     @staticmethod
     def from_proto(storage_proto: Any) -> SavedDatasetPaimonStorage:
-        """The storage of a message of the registry."""
+        """Return the storage of a message of the registry."""
         options = json.loads(storage_proto.custom_storage.configuration)
         return SavedDatasetPaimonStorage(options["table"], options["timestamp_field"])
 
     def to_proto(self) -> StorageProto:
-        """The message of the registry."""
+        """Return the message of the registry."""
         options = {"table": self.table, "timestamp_field": self.timestamp_field}
         return self._custom_storage_proto(
             DataSourceProto.CustomSourceOptions(configuration=json.dumps(options).encode())
         )
 
     def to_data_source(self) -> DataSource:
-        """The source that reads it."""
+        """Return the source that reads it."""
         return PaimonSource(table=self.table, timestamp_field=self.timestamp_field)
 
 
@@ -176,11 +176,11 @@ class PaimonLoggingDestination(LoggingDestination):
 
     @classmethod
     def from_proto(cls, config_proto: Any) -> PaimonLoggingDestination:
-        """The destination of a message of the registry."""
+        """Return the destination of a message of the registry."""
         return cls(table=config_proto.custom_destination.config["table"])
 
     def to_proto(self) -> LoggingConfigProto:
-        """The message of the registry."""
+        """Return the message of the registry."""
         return LoggingConfigProto(
             custom_destination=LoggingConfigProto.CustomDestination(
                 kind=self._proto_kind, config={"table": self.table}
@@ -188,5 +188,5 @@ class PaimonLoggingDestination(LoggingDestination):
         )
 
     def to_data_source(self) -> DataSource:
-        """The source that reads it."""
+        """Return the source that reads it."""
         return PaimonSource(table=self.table, timestamp_field="__log_timestamp")

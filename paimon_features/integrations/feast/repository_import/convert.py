@@ -87,7 +87,8 @@ def _offline_note(names: Sequence[str]) -> str:
 
 
 def _on_demand(view: Recorded) -> str:
-    """What to write in place of a Python function: an interaction for each of its outputs."""
+    """Return what to write in place of a Python function: an interaction for each of its
+    outputs."""
     given = view.get("sources") or ()
     sources = [s for s in (given.values() if isinstance(given, Mapping) else given)
                if isinstance(s, Recorded)]  # fmt: skip
@@ -288,7 +289,7 @@ class _Converter:
     # -- parts of views --------------------------------------------------------------------
 
     def _columns_of(self, file: Recorded | None) -> Mapping[str, Any]:
-        """The columns of a file source; its footer is read once."""
+        """Return the columns of a file source; its footer is read once."""
         path = file.get("path") if file else None
         if path not in self._file_columns:
             self._file_columns[path] = file_schema(path, self.root)
@@ -314,7 +315,10 @@ class _Converter:
         return kind
 
     def _entity(self, entities: Sequence[Recorded], keys: Mapping[str, str]) -> str:
-        """The variable of an entity; several entities of one view are one with all their keys."""
+        """Return the variable of an entity.
+
+        Several entities of one view are one with all their keys.
+        """
         names = tuple(keys)
         if names not in self.entities:
             name = "_".join(our_name(entity.name) for entity in entities)
@@ -334,7 +338,7 @@ class _Converter:
         schema: Mapping[str, str],
         arguments: Sequence[str],
     ) -> str:
-        """The variable of a source, which has the columns of all views that read it."""
+        """Return the variable of a source, which has the columns of all views that read it."""
         name = our_name(str(source.get("name") or f"{view.name}_source"))
         known = self.sources.get(name)
         if known is not None and known.kind != kind:
@@ -446,7 +450,7 @@ def _source_of(view: Recorded) -> Any:
 
 
 def _file_of(source: Any) -> Recorded | None:
-    """The file behind a source: itself, or what a push or stream source has as its batch."""
+    """Return the file behind a source: itself, or what a push or stream source has as its batch."""
     if not isinstance(source, Recorded):
         return None
     if source.kind == "FileSource":

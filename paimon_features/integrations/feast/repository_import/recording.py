@@ -46,7 +46,7 @@ class Recorded:
         return self.kind
 
     def __getitem__(self, selected: Sequence[str]) -> Recorded:
-        """A projection, as in ``view[["a", "b"]]``."""
+        """Return a projection, as in ``view[["a", "b"]]``."""
         return Recorded(self.kind, self.args, self.given, tuple(selected))
 
     def __call__(self, function: Any) -> Recorded:

@@ -65,7 +65,7 @@ def arrow_type_text(kind: pa.DataType) -> str | None:
 
 
 def file_schema(path: str | None, root: Path) -> Mapping[str, pa.DataType]:
-    """Columns of a Parquet file that can be read from here; empty otherwise.
+    """Return columns of a Parquet file that can be read from here; empty otherwise.
 
     A relative path counts from the repository's folder, as in Feast.
     """
@@ -94,7 +94,7 @@ def duration_text(duration: timedelta | None) -> str | None:
 
 
 def our_name(name: str) -> str:
-    """A name that a definition or column can have.
+    """Return a name that a definition or column can have.
 
     >>> our_name("Driver-Stats v2"), our_name("7days")
     ('driver_stats_v2', 'n7days')

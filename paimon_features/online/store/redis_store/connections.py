@@ -84,7 +84,10 @@ class Link:
         self._sock.sendall(packed)
 
     def receive(self, count: int, deadline: float) -> list[Any]:
-        """The next ``count`` replies, error replies included; OSError if they do not arrive."""
+        """Return the next ``count`` replies, error replies included.
+
+        OSError if they do not arrive.
+        """
         replies: list[Any] = []
         reader, sock = self._reader, self._sock
         data = b""
@@ -110,7 +113,7 @@ class Link:
             self._sock.settimeout(self._timeout_s)
 
     def detach(self) -> socket.socket:
-        """The connected socket, not blocking; it is no longer closed with this link."""
+        """Return the connected socket, not blocking; it is no longer closed with this link."""
         self._closing.detach()
         self._connection._sock = None
         self._sock.setblocking(False)
@@ -168,7 +171,7 @@ class Server:
         return link
 
     def end(self, link: Link, count: int, deadline: float) -> list[Any]:
-        """The replies to ``count`` commands in order, error replies included."""
+        """Return the replies to ``count`` commands in order, error replies included."""
         try:
             replies = link.receive(count, deadline)
         except BaseException as error:
@@ -273,7 +276,7 @@ def open_link(
     *,
     sentinel: bool = False,
 ) -> Link:
-    """An authenticated connection to ``address``; raises NoReplyError or Refused."""
+    """Return an authenticated connection to ``address``; raises NoReplyError or Refused."""
     deadline = time.monotonic() + timeout_s
     connect_s = min(timeout_s, settings.connect_timeout_ms / 1_000)
     options: dict[str, Any] = {
@@ -341,7 +344,7 @@ def _log_in(
 
 
 def _words(error: BaseException) -> str:
-    """The message of a failure: of the innermost exception, the most specific one."""
+    """Return the message of a failure: of the innermost exception, the most specific one."""
     if isinstance(error, TimeoutError | redis.TimeoutError):
         return "no reply before the deadline"
     inner = error.__context__ if isinstance(error, RedisError) else error

@@ -34,7 +34,7 @@ _EXPLANATIONS = {
 
 
 def explain(settings: OnlineSettings, error: BaseException) -> OnlineStoreError:
-    """The error for users that corresponds to a failure of a connection or a server."""
+    """Return the error for users that corresponds to a failure of a connection or a server."""
     where = f"online store {settings.where}"
     if isinstance(error, BreakerOpen):
         return OnlineStoreError(

@@ -96,7 +96,7 @@ class Cluster(Sender):
             node.forget()
 
     def _get_moving(self, keys: Sequence[bytes], deadline: float) -> list[bytes | None]:
-        """The values of one slot, read consistently while its keys migrate to another node.
+        """Return the values of one slot, read consistently while its keys migrate to another node.
 
         No command sees both nodes. Two equal consecutive reads show the values at a time between
         them: a stored value never changes back.

@@ -58,7 +58,7 @@ class Route(Protocol):
     """The mapping from keys to servers."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys, atomically for those of one slot."""
+        """Return the values of keys, atomically for those of one slot."""
 
     def do(self, jobs: Sequence[Job], timeout_s: float) -> None:
         """Send the jobs and set their replies, error replies included.
@@ -70,13 +70,13 @@ class Route(Protocol):
         """
 
     def servers(self) -> list[Server]:
-        """All servers with keys, for calls to each of them (scan, check)."""
+        """Return all servers with keys, for calls to each of them (scan, check)."""
 
     def key_on(self, server: Server, stem: str) -> bytes:
-        """A key that this server owns; ``stem`` opens its hash tag."""
+        """Return a key that this server owns; ``stem`` opens its hash tag."""
 
     def request(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
-        """The replies of one server to idempotent commands, error replies included."""
+        """Return the replies of one server to idempotent commands, error replies included."""
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
         """Jobs that delete keys."""
@@ -112,7 +112,7 @@ class Sender:
             time.sleep(pause_s)
 
     def request(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
-        """The replies of one server to idempotent commands, error replies included."""
+        """Return the replies of one server to idempotent commands, error replies included."""
         deadline = time.monotonic() + timeout_s
         for attempt in count():
             try:
@@ -246,6 +246,7 @@ def _is_free(job: Job) -> bool:
 
 
 def backoff_s(attempt: int) -> float:
-    """The pause before the next attempt: exponential, with jitter, so that callers spread."""
+    """Return the pause before the next attempt: exponential, with jitter, so that callers
+    spread."""
     longest_s: float = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**attempt)
     return longest_s * random.uniform(0.5, 1.0)

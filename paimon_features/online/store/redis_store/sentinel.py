@@ -33,7 +33,7 @@ class Sentinels:
         self._hosts = list(settings.hosts)
 
     def primary(self, deadline: float) -> Address:
-        """The current address of the primary.
+        """Return the current address of the primary.
 
         Raises
         ------

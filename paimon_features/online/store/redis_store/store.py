@@ -65,7 +65,7 @@ class RedisStore:
         return self._get(keys) if keys else []
 
     def loop_reader(self, loop: asyncio.AbstractEventLoop) -> LoopReads | None:
-        """A reader for this event loop; None for a cluster, sentinels and TLS."""
+        """Return a reader for this event loop; None for a cluster, sentinels and TLS."""
         settings, route = self._settings, self._route
         if settings.mode != "server" or settings.tls or not isinstance(route, OneServer):
             return None
@@ -225,7 +225,7 @@ class RedisStore:
         self._ask(server, pack("SET", key, "1", "PX", 1_000) + pack("UNLINK", key), 2)
 
     def _ask(self, server: Server, packed: bytes, count: int) -> list[Any]:
-        """The replies of one server to idempotent commands; an error reply is raised."""
+        """Return the replies of one server to idempotent commands; an error reply is raised."""
         replies = self._route.request(server, packed, count, self._write_s)
         for reply in replies:
             if isinstance(reply, ReplyError):
@@ -234,7 +234,7 @@ class RedisStore:
 
 
 def route_of(settings: OnlineSettings) -> Route:
-    """The route for these settings."""
+    """Return the route for these settings."""
     if settings.mode == "cluster":
         return Cluster(settings)
     if settings.mode == "sentinel":
@@ -301,12 +301,12 @@ def _is_refused(job: Job, word: str) -> bool:
 
 
 def _fields(info: bytes) -> dict[str, str]:
-    """The fields of an INFO reply by name."""
+    """Return the fields of an INFO reply by name."""
     return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
 
 
 def _escaped(prefix: bytes) -> bytes:
-    """A prefix escaped for a glob pattern."""
+    """Return a prefix escaped for a glob pattern."""
     for special in (b"\\", b"*", b"?", b"["):
         prefix = prefix.replace(special, b"\\" + special)
     return prefix

@@ -162,7 +162,7 @@ class _LoggedViewCheck:
         return ""
 
     def _times_fit(self, row: LoggedRow, table: str) -> bool:
-        """Whether the snapshots of a row match its times, as far as they still exist."""
+        """Return True if the snapshots of a row match its times, as far as they still exist."""
         newest = latest_snapshot(self.lake, table)
         if row.snapshot > (0 if newest is None else newest.id):
             newest_text = "none" if newest is None else f"{newest.id} is the newest"
@@ -222,7 +222,10 @@ class _LoggedViewCheck:
     def _entities(
         self, groups: Mapping[tuple[str, int], Sequence[LoggedRow]]
     ) -> dict[str, Key | None]:
-        """The keys of each entity of the log; None for a hash that no entity of the table has."""
+        """Return the keys of each entity of the log.
+
+        None for a hash that no entity of the table has.
+        """
         texts = {row.entity for rows in groups.values() for row in rows}
         keys: dict[str, Key | None] = {
             text: tuple(json.loads(text)) if text.startswith("[") else None for text in texts
@@ -340,7 +343,8 @@ class _LoggedViewCheck:
         return dict(text.split(": ", 1) for text in texts)
 
     def _fresh(self, row: LoggedRow, name: str) -> str:
-        """The status without staleness: STALE as PRESENT, where the row's freshness permits it."""
+        """Return the status without staleness: STALE as PRESENT, where the row's freshness permits
+        it."""
         status, limit_ms = row.statuses[name], self.view.max_staleness_ms
         if status == Status.STALE.name:
             may_be = limit_ms is not None and row.freshness_ms > limit_ms

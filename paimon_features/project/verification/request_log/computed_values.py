@@ -91,7 +91,7 @@ def _computation(defined: Definitions, name: str) -> Computation:
 
 
 def _value(each: Computation, known: Mapping[str, Any]) -> tuple[Any, bool]:
-    """The value for these features and inputs, and whether it is ill-conditioned."""
+    """Return the value for these features and inputs, and whether it is ill-conditioned."""
     if isinstance(each, CompiledInteraction):
         return interaction_value(each, known)
     parts = [

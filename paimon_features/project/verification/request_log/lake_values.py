@@ -46,7 +46,7 @@ _PROJECT = "verify"
 
 
 def key_values(kind: DataType, values: Collection[Any]) -> list[Any]:
-    """Keys as a filter takes them."""
+    """Return keys as a filter takes them."""
     if kind.text == "date":
         dates: list[Any] = pa.array(list(values), pa.int32()).view(pa.date32()).to_pylist()
         return dates
@@ -61,7 +61,7 @@ def of_entities(
     columns: Sequence[str],
     snapshot_id: int | None = None,
 ) -> pa.Table:
-    """The rows of some entities, at a snapshot or the newest one."""
+    """Return the rows of some entities, at a snapshot or the newest one."""
     where = {
         name: key_values(kind, {entity[i] for entity in entities})
         for i, (name, kind) in enumerate(keys.items())
@@ -75,7 +75,7 @@ def of_entities(
 
 
 def entities_of(rows: pa.Table, keys: Mapping[str, DataType]) -> list[Key]:
-    """The entity of each row."""
+    """Return the entity of each row."""
     columns = [
         plain(kind, rows.column(name).combine_chunks().cast(kind.arrow).to_pylist())
         if rows.num_rows
@@ -114,7 +114,7 @@ class ExpectedFromTiles:
     def answer(
         self, entity: Key, features: Sequence[str], as_of_ms: int
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Values and statuses (never STALE) at ``as_of_ms``, as an online read has them."""
+        """Return values and statuses (never STALE) at ``as_of_ms``, as an online read has them."""
         self._time_ms = as_of_ms
         refs = [FeatureRef(self.view.name, name) for name in features]
         keys = {
@@ -132,7 +132,10 @@ class ExpectedFromTiles:
 
 
 def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) -> MemoryStore:
-    """The tiles as records of a store; nothing that a read at ``high_ms`` needs is pruned."""
+    """Return the tiles as records of a store.
+
+    Nothing that a read at ``high_ms`` needs is pruned.
+    """
     layout, keys, store = RecordLayout(view), ViewKeys(_PROJECT, view.name), MemoryStore()
     content = EpochContent("tiles", 1, 0, view.online_fingerprint, buckets=1)
     bucket = keys.bucket(_EPOCH, 0)
@@ -193,7 +196,8 @@ class EventsBehindTiles:
                 of_tile.sort(key=lambda event: event[INGEST_TIME_MS])
 
     def of_tiles(self, entity: Key, counts: Mapping[int, int]) -> EventsOfTiles | str:
-        """The events in tiles with these numbers of events, or why they cannot be determined."""
+        """Return the events in tiles with these numbers of events, or why they cannot be
+        determined."""
         if self._none or entity in self._why_not:
             return self._none or self._why_not[entity]
         by_tile = self._events.get(entity, {})
@@ -212,7 +216,7 @@ class EventsBehindTiles:
 
 
 def rounds(view: CompiledView, feature: str) -> bool:
-    """Whether a feature's value depends on the order of additions: sums of floats."""
+    """Return True if a feature's value depends on the order of additions: sums of floats."""
     of = view.feature(feature)
     assert of is not None
     sums = (Merge.SUM, Merge.DECAYED_SUM)
@@ -220,7 +224,8 @@ def rounds(view: CompiledView, feature: str) -> bool:
 
 
 def same(got: Any, wanted: Any, near: bool) -> bool:
-    """Whether two values are equal: to the bit or, with ``near``, up to the order of additions."""
+    """Return True if two values are equal: to the bit or, with ``near``, up to the order of
+    additions."""
     if not near:
         return not differs(got, wanted, 0.0)
     if isinstance(got, list | tuple) and isinstance(wanted, list | tuple):

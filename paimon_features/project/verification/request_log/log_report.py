@@ -64,7 +64,7 @@ class LogReport:
 
 
 def log_difference(row: LoggedRow, feature: str, served: Any, truth: Any, by: str) -> LogDifference:
-    """A difference in one value of a row."""
+    """Return a difference in one value of a row."""
 
     def text(value: Any) -> str:
         return value if isinstance(value, str) and by != "features" else repr(value)

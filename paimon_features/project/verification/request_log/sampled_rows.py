@@ -94,7 +94,7 @@ def sampled_rows(
     sample: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """All rows of ``sample`` requests that were served from ``since_ms`` to ``until_ms``
+    """Return all rows of ``sample`` requests that were served from ``since_ms`` to ``until_ms``
     (exclusive), as the table has them; with ``service``, only requests for that service.
 
     The requests are chosen by their keys and ``seed``; memory is needed for the sample only.
@@ -152,7 +152,7 @@ def sampled_requests(
 def rows_of_requests(
     lake: Lake, table: str, columns: list[str], within: LogPart, known: Collection[str]
 ) -> list[dict[str, Any]]:
-    """All rows of requests that ``sampled_requests`` has chosen."""
+    """Return all rows of requests that ``sampled_requests`` has chosen."""
     wanted = pa.array(sorted(known), pa.string())
     rows: list[dict[str, Any]] = []
     for batch in _batches(lake, table, columns, within):
@@ -175,7 +175,7 @@ def _batches(
 
 
 def _names(batch: pa.RecordBatch) -> pa.Array:
-    """A text for each row that identifies its request."""
+    """Return a text for each row that identifies its request."""
     columns = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in _KEY]
     return pc.binary_join_element_wise(*columns, " ")
 

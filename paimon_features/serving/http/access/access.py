@@ -50,7 +50,7 @@ class Grants:
 
     @classmethod
     def of(cls, parts: Iterable[Grant]) -> Grants:
-        """The union of these."""
+        """Return the union of these."""
         parts = tuple(parts)
         services = frozenset[str]().union(*(part.services for part in parts))
         views = frozenset[str]().union(*(part.views for part in parts))
@@ -65,15 +65,15 @@ class Grants:
         )
 
     def has_service(self, name: str) -> bool:
-        """Whether the features of a service may be read because it is named."""
+        """Return True if the features of a service may be read because it is named."""
         return self.reads_everything or _matches(self.services, name)
 
     def has_view(self, name: str) -> bool:
-        """Whether the features of a view may be read because it is named."""
+        """Return True if the features of a view may be read because it is named."""
         return self.reads_everything or _matches(self.views, name)
 
     def names_model(self, name: str) -> bool:
-        """Whether a model may be used whatever it reads."""
+        """Return True if a model may be used whatever it reads."""
         return bool(self.models) and _matches(self.models, name)
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Usage:
     refused: int = 0
 
     def take(self) -> tuple[int, int, int]:
-        """The counts, which start at zero again."""
+        """Return the counts, which start at zero again."""
         taken = self.requests, self.rows, self.refused
         self.requests = self.rows = self.refused = 0
         return taken
@@ -126,7 +126,7 @@ class Rights:
 
 
 def quota_key(kind: str, name: str) -> bytes:
-    """The key of a client's rates."""
+    """Return the key of a client's rates."""
     return hashlib.sha256(f"{kind}:{name}".encode()).digest()[:16]
 
 

@@ -77,7 +77,7 @@ class Hosts:
             )
 
     def accepts(self, host: str) -> bool:
-        """Whether a request for this value of ``Host`` is answered.
+        """Return True if a request for this value of ``Host`` is answered.
 
         Raises
         ------

@@ -85,7 +85,7 @@ class OidcIssuer:
     # -- validation ------------------------------------------------------------------------
 
     def subject_of(self, token: bytes) -> Subject:
-        """The subject of a valid token.
+        """Return the subject of a valid token.
 
         Raises
         ------
@@ -142,7 +142,8 @@ class OidcIssuer:
         return Subject(name, self._roles_of(claims), expires_s)
 
     def _roles_of(self, claims: Mapping[str, Any]) -> frozenset[str]:
-        """The values of the claim that grants roles: a claim of this name, or a path with dots."""
+        """Return the values of the claim that grants roles: a claim of this name, or a path with
+        dots."""
         found: Any = claims.get(self._config.roles_claim)
         if found is None:
             found = claims
@@ -152,7 +153,7 @@ class OidcIssuer:
         return frozenset(value for value in values[:MAX_CLAIMS] if isinstance(value, str))
 
     def _key(self, algorithm: str, key_id: str | None) -> Any:
-        """The key of a token."""
+        """Return the key of a token."""
         now_s = time.monotonic()
         if now_s - self._fetched_s > _KEPT_S:
             self._wake.set()
@@ -178,7 +179,7 @@ class OidcIssuer:
         )
 
     def _is_made_up(self, key_id: str | None, now_s: float) -> bool:
-        """Whether the key set was fetched since a token named this key, not long ago."""
+        """Return True if the key set was fetched since a token named this key, not long ago."""
         named_s = self._unknown.get(key_id, float("-inf"))
         if now_s - named_s > _PAUSE_S:
             self._unknown.pop(key_id, None)
@@ -231,7 +232,7 @@ class OidcIssuer:
         return self._closed  # read again each time: another thread sets it
 
     def _pause_s(self) -> float:
-        """How long the next fetch for a key that is not there has to wait."""
+        """Return how long the next fetch for a key that is not there has to wait."""
         allowed_s = self._tries[-1] + _SHORTEST_PAUSE_S if self._tries else float("-inf")
         if len(self._tries) == _BURST:
             allowed_s = max(allowed_s, self._tries[0] + _BURST * _PAUSE_S)
@@ -262,7 +263,7 @@ class OidcIssuer:
 
 
 def _keys_of(document: Mapping[str, Any]) -> Mapping[str | None, tuple[_Key, ...]]:
-    """The keys by name that can be used; others (encryption, unknown kinds) are left out."""
+    """Return the keys by name that can be used; others (encryption, unknown kinds) are left out."""
     import jwt
 
     listed = document.get("keys")
@@ -319,7 +320,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
-    """A document of the provider, of at most 1 MiB and within 15 s."""
+    """Return a document of the provider, of at most 1 MiB and within 15 s."""
     if not is_trusted_url(url):
         raise ValueError(f"jwks_uri = {shortened(repr(url), 80)}; expected https://HOST/...")
     handlers: list[Any] = [_NoRedirects()]

@@ -78,7 +78,7 @@ class Quotas:
         _TIMES.pack_into(self._map, at + 16, *times)
 
     def _entry(self, key: bytes, now_s: float) -> int:
-        """The offset of a client's entry, which is written if there is none.
+        """Return the offset of a client's entry, which is written if there is none.
 
         The one that it replaces is free, or has full buckets; where all have something left to
         wait for, the one that is full first.

@@ -67,7 +67,7 @@ class TokenIssuer(Protocol):
     """An identity provider whose JWTs are accepted."""
 
     def subject_of(self, token: bytes) -> Subject:
-        """The subject of a token, RequestRejected for one that is not valid."""
+        """Return the subject of a token, RequestRejected for one that is not valid."""
 
 
 class Tokens:
@@ -94,7 +94,7 @@ class Tokens:
         self._forgotten: dict[tuple[str, str], Usage] = {}
 
     def rights(self, authorization: bytes) -> Rights:
-        """The rights of the bearer.
+        """Return the rights of the bearer.
 
         Raises
         ------
@@ -170,7 +170,8 @@ class Tokens:
         return rights
 
     def _united(self, roles: tuple[str, ...]) -> tuple[Grants, Quota | None]:
-        """The same object for the same roles: what a set of definitions knows is by grants."""
+        """Return the same object for the same roles: what a set of definitions knows is by
+        grants."""
         found = self._of_roles.get(roles)
         if found is None:
             if len(self._of_roles) >= KEPT_SUBJECTS:
@@ -284,7 +285,7 @@ def _entry(where: str, entry: Any, roles: Mapping[str, _Role]) -> _Entry:
 
 
 def _grant(where: str, values: Mapping[str, Any]) -> Grant | None:
-    """What an entry itself grants; None for nothing."""
+    """Return what an entry itself grants; None for nothing."""
     services = _names(where, values, "services", "names of services, or ['*']")
     views = _names(where, values, "views", "names of feature views")
     models = _names(where, values, "models", "names of models", may_be_empty=True)
@@ -326,7 +327,7 @@ def _quota(where: str, values: Mapping[str, Any]) -> Quota | None:
 
 
 def _greatest(quotas: Iterable[Quota | None]) -> Quota | None:
-    """The greatest rate of each kind; a role without a quota sets none."""
+    """Return the greatest rate of each kind; a role without a quota sets none."""
     given = [quota for quota in quotas if quota is not None]
     if not given:
         return None

@@ -24,7 +24,7 @@ _PLAIN = ("integer", "floating", "boolean", "string", "large_string", "date32", 
 
 
 def read_columns(body: bytes | bytearray) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes]]:
-    """The columns of a stream by name, each one array, and the schema's metadata.
+    """Return the columns of a stream by name, each one array, and the schema's metadata.
 
     Raises
     ------
@@ -69,11 +69,11 @@ class _StreamShape:
     metadata: Mapping[bytes, bytes]
 
     def is_of(self, body: bytes | bytearray) -> bool:
-        """Whether a body of the same length has this shape."""
+        """Return True if a body of the same length has this shape."""
         return all(body.startswith(part, start) for start, part in self.between)
 
     def columns(self, body: bytes | bytearray) -> dict[str, pa.Array]:
-        """The columns of a body of this shape."""
+        """Return the columns of a body of this shape."""
         data = pa.py_buffer(body)
         return {
             name: pa.Array.from_buffers(kind, size // 8, [None, data.slice(start, size)])
@@ -170,7 +170,7 @@ def _reject_compressed(body: bytes | bytearray) -> None:
 
 
 def _header(metadata: bytes) -> tuple[int, bool]:
-    """The kind of a message, and whether the buffers of a record batch are compressed.
+    """Return the kind of a message, and whether the buffers of a record batch are compressed.
 
     By Arrow's ``Message.fbs``: a message's second field is the kind of its header, the third
     the header; a record batch's fourth field is the compression.
@@ -185,7 +185,7 @@ def _header(metadata: bytes) -> tuple[int, bool]:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """The offset of a field of a flatbuffer's table; 0 if the table does not have it."""
+    """Return the offset of a field of a flatbuffer's table; 0 if the table does not have it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     size = struct.unpack_from("<H", data, vtable)[0]
     slot = 4 + 2 * number

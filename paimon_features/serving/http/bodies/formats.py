@@ -33,7 +33,7 @@ _CHARSETS = (b"utf-8", b"utf8", b"us-ascii")
 
 @functools.lru_cache(maxsize=256)
 def format_of_body(content_type: bytes) -> Format:
-    """The format of a request's body; without a type it is JSON, as Feast's clients send it.
+    """Return the format of a request's body; without a type it is JSON, as Feast's clients send it.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def format_of_body(content_type: bytes) -> Format:
 
 @functools.lru_cache(maxsize=256)
 def format_of_reply(accept: bytes, body: Format) -> Format:
-    """The format that the ``Accept`` header prefers; by default that of the request.
+    """Return the format that the ``Accept`` header prefers; by default that of the request.
 
     >>> format_of_reply(b"application/json;q=0.5, application/msgpack", Format.JSON)
     <Format.MESSAGE_PACK: 'application/msgpack'>

@@ -30,7 +30,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def repeats_no_key(body: bytes | bytearray, keys: int) -> bool:
-    """Whether a JSON body has so many keys; False also where it only may have more.
+    """Return True if a JSON body has so many keys; False also where it only may have more.
 
     Each key is matched at least once, so equal numbers mean that no key is repeated.
     """
@@ -38,7 +38,7 @@ def repeats_no_key(body: bytes | bytearray, keys: int) -> bool:
 
 
 def parse(body: bytes | bytearray, most: int = MAX_ITEMS) -> Any:
-    """The content of a JSON body.
+    """Return the content of a JSON body.
 
     Raises
     ------

@@ -57,7 +57,7 @@ class PredictRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     unit: str | msgspec.UnsetType | None = msgspec.UNSET
 
     def parsed(self) -> ParsedRequest:
-        """As a read of features; which ones, the model says."""
+        """Return as a read of features; which ones, the model says."""
         return ParsedRequest(
             self.entities,
             self.request or {},
@@ -169,7 +169,7 @@ def _most_items(limits: Limits) -> int:
 def infer_arrays(
     request: InferRequest, signature: ModelSignature, limits: Limits
 ) -> tuple[list[Array], int]:
-    """The inputs of a network from a request of the protocol, and the number of rows.
+    """Return the inputs of a network from a request of the protocol, and the number of rows.
 
     Raises
     ------
@@ -239,7 +239,7 @@ _FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 
 
 def decode_invocation(body: bytes | bytearray, limits: Limits) -> tuple[str, Any]:
-    """The form of an MLflow request and its content; raises as ``decode_predict``."""
+    """Return the form of an MLflow request and its content; raises as ``decode_predict``."""
     fields = parse(body, _most_items(limits))
     if not isinstance(fields, dict):
         raise _invalid(f"the body is a {type(fields).__name__}; expected an object")
@@ -255,7 +255,7 @@ def decode_invocation(body: bytes | bytearray, limits: Limits) -> tuple[str, Any
 def invocation_arrays(
     form: str, content: Any, signature: ModelSignature, limits: Limits
 ) -> tuple[list[Array], int]:
-    """The inputs of a network from an MLflow request; raises as ``infer_arrays``.
+    """Return the inputs of a network from an MLflow request; raises as ``infer_arrays``.
 
     Columns have the names of inputs, or of the features that they are.
     """
@@ -355,7 +355,7 @@ def _transposed(
 
 
 def _hint(error: msgspec.ValidationError) -> str:
-    """What an unknown field may have meant."""
+    """Return what an unknown field may have meant."""
     text = str(error)
     if "unknown field" not in text:
         return ""

@@ -47,7 +47,10 @@ def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -
 
 
 def statuses_once(response: OnlineResponse) -> dict[str, list[int]] | None:
-    """The number of values of each status, by view, at the first call for a batch; then None."""
+    """Return the number of values of each status, by view, at the first call for a batch.
+
+    Then None.
+    """
     if isinstance(response, DirectResponse):
         return response.statuses_once()
     batch = response.batch
@@ -58,7 +61,10 @@ def statuses_once(response: OnlineResponse) -> dict[str, list[int]] | None:
 
 
 def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
-    """The number of values of each status, by view; computed features count as one more view."""
+    """Return the number of values of each status, by view.
+
+    Computed features count as one more view.
+    """
     if len(set(map(id, batch.codes))) == 1:
         # most batches: the features of one view share one array of codes
         codes = batch.codes[0]
@@ -88,7 +94,7 @@ def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
 
 @functools.lru_cache(maxsize=256)
 def _views(selection: Selection) -> tuple[str, ...]:
-    """The view of each output of a selection, or the name under which it is counted."""
+    """Return the view of each output of a selection, or the name under which it is counted."""
     return tuple(
         output.view if isinstance(output, FeatureRef) else INTERACTIONS
         for output in selection.outputs
@@ -97,7 +103,7 @@ def _views(selection: Selection) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _views_of(selection: Selection) -> tuple[tuple[str, int], ...]:
-    """The views whose values a selection has, and how many outputs of each."""
+    """Return the views whose values a selection has, and how many outputs of each."""
     return tuple(Counter(_views(selection)).items())
 
 

@@ -138,7 +138,7 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
 
 
 def _json(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
-    """The request, and the names of the fields that were ignored."""
+    """Return the request, and the names of the fields that were ignored."""
     check_items(body)
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         request: FeatureRequest = _JSON.decode(body)
@@ -159,7 +159,7 @@ def _json(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
 
 
 def _message_pack(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
-    """The request, and the names of the fields that were ignored."""
+    """Return the request, and the names of the fields that were ignored."""
     what = "MessagePack"
     columns: dict[str, Mapping[str, Any]] = {}
     try:
@@ -186,7 +186,7 @@ def _message_pack(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, .
 
 
 def _ignored(fields: Iterable[str], what: str) -> tuple[str, ...]:
-    """The fields that are not known, unless one of them may mean one that is."""
+    """Return the fields that are not known, unless one of them may mean one that is."""
     unknown = tuple(name for name in fields if name not in FeatureRequest.__struct_fields__)
     if len(unknown) > _MOST_IGNORED:
         raise _invalid(what, f"it has {len(unknown):,} unknown fields, such as {unknown[0][:80]!r}")
@@ -198,7 +198,7 @@ def _ignored(fields: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def _meant(name: str) -> str | None:
-    """The field that a misspelt or foreign name means, None for a name unlike any."""
+    """Return the field that a misspelt or foreign name means, None for a name unlike any."""
     if len(name) > _LONGEST_FIELD:
         return None
     found = _SYNONYMS.get(name.lower())
@@ -224,7 +224,7 @@ def _invalid(what: str, why: object) -> RequestRejected:
 
 
 def _keys_of(request: FeatureRequest) -> int:
-    """The number of keys in the JSON if none is repeated."""
+    """Return the number of keys in the JSON if none is repeated."""
     unset = msgspec.UNSET
     count = (
         1
@@ -300,7 +300,10 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
 
 
 def _fields(metadata: tuple[tuple[bytes, bytes], ...], query: bytes) -> Mapping[str, str]:
-    """The fields of an Arrow request; the query takes precedence over the schema's metadata."""
+    """Return the fields of an Arrow request.
+
+    The query takes precedence over the schema's metadata.
+    """
     try:
         given = {name.decode(): text for name, text in metadata}
         fields = {name: text.decode() for name, text in given.items() if name in FIELDS}

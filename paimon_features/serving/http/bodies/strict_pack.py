@@ -13,7 +13,7 @@ _FIELDS = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 def fields_of(body: bytes | bytearray | msgspec.Raw, what: str) -> Mapping[str, msgspec.Raw]:
-    """The fields of a map, undecoded. ``what`` names it in errors.
+    """Return the fields of a map, undecoded. ``what`` names it in errors.
 
     Raises
     ------
@@ -34,7 +34,8 @@ def fields_of(body: bytes | bytearray | msgspec.Raw, what: str) -> Mapping[str, 
 
 
 def _count(head: bytes) -> int:
-    """The number of entries of a map (https://github.com/msgpack/msgpack/blob/master/spec.md)."""
+    """Return the number of entries of a map
+    (https://github.com/msgpack/msgpack/blob/master/spec.md)."""
     if not head:
         return 0
     if head[0] == 0xDE:

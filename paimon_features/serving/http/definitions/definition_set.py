@@ -102,7 +102,7 @@ class DefinitionSet:
         return self.fetcher if self.cache is None else self.cache
 
     def keys(self, view: str) -> ViewKeys:
-        """The keys of a view in the store."""
+        """Return the keys of a view in the store."""
         return ViewKeys(self.project, view, self.store.key_prefix)
 
     @property
@@ -144,11 +144,11 @@ class DefinitionSet:
         return found
 
     def service_plan(self, name: str) -> RequestPlan | None:
-        """The plan of a service; None for one that is not read online."""
+        """Return the plan of a service; None for one that is not read online."""
         return self._services.get(name)
 
     def granted(self, rights: Rights) -> frozenset[str] | None:
-        """The names of the features that may be read; None for all of them."""
+        """Return the names of the features that may be read; None for all of them."""
         grants = rights.grants
         if grants.reads_everything:
             return None
@@ -160,7 +160,8 @@ class DefinitionSet:
         return found
 
     def _named(self, grants: Grants) -> Iterator[str]:
-        """What services and views that are granted consist of, and what is computed of views."""
+        """Yield what services and views that are granted consist of, and what is computed of
+        views."""
         for name, service in self.definitions.services.items():
             if grants.has_service(name):
                 yield from map(str, service.items())
@@ -194,7 +195,7 @@ class DefinitionSet:
     def query(
         self, parsed: ParsedRequest, plan: RequestPlan, limits: Limits
     ) -> tuple[FeatureQuery, int]:
-        """The query of a request, and its number of entities.
+        """Return the query of a request, and its number of entities.
 
         Values of a wrong type are reported by the read itself.
 
@@ -307,7 +308,8 @@ class DefinitionSet:
 def _other_layouts(
     views: Sequence[CompiledView], previous_views: Sequence[CompiledView]
 ) -> list[CompiledView]:
-    """The previous views whose records are laid out in another way than their successors'."""
+    """Return the previous views whose records are laid out in another way than their
+    successors'."""
     layouts = {(view.name, view.online_fingerprint) for view in views}
     names = {view.name for view in views}
     out: dict[tuple[str, str], CompiledView] = {}
@@ -335,7 +337,7 @@ _FROM_TEXT: Mapping[str, Callable[[str], object]] = {
 
 
 def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
-    """The columns with dates, times and decimals parsed."""
+    """Return the columns with dates, times and decimals parsed."""
     out = dict(columns)
     for name, read in plan.from_text.items():
         values = out.get(name)

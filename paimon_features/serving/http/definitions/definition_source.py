@@ -33,7 +33,7 @@ class DefinitionSource(Protocol):
 def definition_source(
     config: ProjectConfig, serve: ServeConfig, store: OnlineStore
 ) -> DefinitionSource:
-    """The source of a server's definitions by its configuration."""
+    """Return the source of a server's definitions by its configuration."""
     if serve.bundle is None:
         return DefinitionsFile(config.definitions)
     return PublishedBundle(BundlePlace(config.name, serve.bundle, lambda: store))

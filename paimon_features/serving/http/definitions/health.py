@@ -44,7 +44,8 @@ class ViewHealth:
     followed: bool = False
 
     def is_behind(self, max_staleness_ms: int | None, now_ms: int) -> bool:
-        """Whether it is over its ``max_staleness``, or without one, its materializer stopped."""
+        """Return True if it is over its ``max_staleness``, or without one, its materializer
+        stopped."""
         if self.freshness is None or max_staleness_ms is not None:
             return self.freshness is not None and self.freshness.stale
         return self.followed and is_behind(self.freshness, now_ms)
@@ -62,7 +63,7 @@ class StoreHealth:
     servers: Sequence[Evictions] = ()
 
     def warnings(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
-        """What needs attention although the server may be ready, a sentence each.
+        """Return what needs attention although the server may be ready, a sentence each.
 
         A view without ``max_staleness`` whose materializer follows the tile table, and has not
         confirmed it for ``WARN_AFTER_MS``. A source without new events is no reason: the
@@ -80,7 +81,7 @@ class StoreHealth:
         ]
 
     def reasons(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
-        """The reasons why the server is not ready, a sentence each; empty if it is."""
+        """Return the reasons why the server is not ready, a sentence each; empty if it is."""
         if self.error is not None:
             return [self.error]
         unsafe = {server.policy for server in self.servers if not server.is_safe}
@@ -108,7 +109,7 @@ class StoreProbe:
         self._started_s = 0.0
 
     async def check(self, definitions: DefinitionSet) -> StoreHealth:
-        """The state of the store now, or at most ``MAX_AGE_S`` ago."""
+        """Return the state of the store now, or at most ``MAX_AGE_S`` ago."""
         now_s = time.monotonic()
         check = self._check
         old = now_s - self._started_s > MAX_AGE_S or self._checked is not definitions
@@ -208,7 +209,10 @@ def _markers(
 
 
 def store_document(health: StoreHealth) -> dict[str, Any]:
-    """The store's part of the health document; policies are null where they may not be read."""
+    """Return the store's part of the health document.
+
+    Policies are null where they may not be read.
+    """
     document: dict[str, Any] = {"reachable": health.error is None}
     if health.error is None:
         policies = {server.policy for server in health.servers}
@@ -220,7 +224,7 @@ def store_document(health: StoreHealth) -> dict[str, Any]:
 def view_documents(
     health: StoreHealth, max_staleness_ms: Mapping[str, int | None], now_ms: int
 ) -> dict[str, Any]:
-    """The views of the health document, by name."""
+    """Return the views of the health document, by name."""
     out: dict[str, Any] = {}
     for name, view in health.views.items():
         document: dict[str, Any] = {

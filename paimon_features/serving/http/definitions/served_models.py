@@ -74,7 +74,7 @@ class BoundVersion:
         self.plan = self.own
 
     def _difference(self, plan: RequestPlan) -> str | None:
-        """What the definitions have otherwise than the signature, None if nothing."""
+        """Return what the definitions have otherwise than the signature, None if nothing."""
         keys = {key.name: key.type for key in self.signature.entities}
         found_keys = {name: kind.text for name, kind in plan.keys.items()}
         if keys != found_keys:
@@ -145,7 +145,7 @@ class BoundVersion:
         self.shadows = tuple(fit)
 
     def inputs_of(self, response: OnlineResponse) -> tuple[list[Array], int, int]:
-        """The network's inputs for a response: arrays, and its rows [start, stop) in them.
+        """Return the network's inputs for a response: arrays, and its rows [start, stop) in them.
 
         The features of all responses of a batch are converted at once.
         """
@@ -205,11 +205,11 @@ class LoadedModel:
         return self.states.name
 
     def with_problem(self, problem: str) -> LoadedModel:
-        """The same versions, and why newer ones are not there."""
+        """Return the same versions, and why newer ones are not there."""
         return LoadedModel(self.states, self.versions, problem)
 
     def bound(self, definitions: DefinitionSet) -> Mapping[int, BoundVersion]:
-        """The versions by number, as they read by these definitions."""
+        """Return the versions by number, as they read by these definitions."""
         known, bound = self._bound
         if known is definitions:
             return bound
@@ -229,7 +229,7 @@ class LoadedModel:
         version: int | None = None,
         unit: str | None = None,
     ) -> BoundVersion:
-        """The version that answers a request.
+        """Return the version that answers a request.
 
         That is ``version`` if it is given; else the one to which the split assigns ``unit``, or
         the first of ``entities``; production for a request with neither.
@@ -267,7 +267,10 @@ class LoadedModel:
         return found
 
     def _assigned(self, entities: Mapping[str, object] | None, unit: str | None) -> int | None:
-        """The version that the split assigns; the entity is looked at only where there is one."""
+        """Return the version that the split assigns.
+
+        The entity is looked at only where there is one.
+        """
         states = self.states
         if unit is None and entities and any(each.slots for each in states.versions):
             signature = next(iter(self.versions.values())).manifest.signature
@@ -297,7 +300,7 @@ class ModelSet:
     problem: str | None = None
 
     def of(self, name: str, rights: Rights, definitions: DefinitionSet) -> LoadedModel:
-        """A model that a client may use.
+        """Return a model that a client may use.
 
         Raises
         ------
@@ -326,7 +329,7 @@ class ModelSet:
         return found
 
     def may_use(self, name: str, rights: Rights, definitions: DefinitionSet) -> bool:
-        """Whether the rights name a model, or cover all features of all its versions."""
+        """Return True if the rights name a model, or cover all features of all its versions."""
         if rights.grants.names_model(name):
             return True
         if not rights.grants.covered_models:
@@ -369,7 +372,7 @@ class ModelSet:
         return found
 
     def well(self, definitions: DefinitionSet) -> dict[str, bool]:
-        """Whether all that is published of each model is served."""
+        """Return True if all that is published of each model is served."""
         return {
             name: model.problem is None
             and all(each.problem is None for each in model.bound(definitions).values())
@@ -377,7 +380,7 @@ class ModelSet:
         }
 
     def problems(self, definitions: DefinitionSet) -> list[str]:
-        """What is wrong with the models although they may be served, a sentence each."""
+        """Return what is wrong with the models although they may be served, a sentence each."""
         found = [] if self.problem is None or not self.models else [self.problem]
         for name, model in sorted(self.models.items()):
             bound = model.bound(definitions)

@@ -46,7 +46,8 @@ class ServerState:
     models: ModelSet = field(default_factory=ModelSet)
 
     def knows_names(self, request: Request) -> bool:
-        """Whether the client may know the names of all views: anybody's on an open server."""
+        """Return True if the client may know the names of all views: anybody's on an open
+        server."""
         if self.tokens is None:
             return True
         try:
@@ -56,7 +57,7 @@ class ServerState:
         return grants.admin or grants.reads_everything
 
     def is_operator(self, request: Request) -> bool:
-        """Whether the client's token lets it read details of the host."""
+        """Return True if the client's token lets it read details of the host."""
         if self.tokens is None or not request.authorization:
             return False
         try:
@@ -65,7 +66,7 @@ class ServerState:
             return False
 
     def authorize(self, request: Request) -> Rights:
-        """The rights of the client, whose name is noted in ``request`` for the access log.
+        """Return the rights of the client, whose name is noted in ``request`` for the access log.
 
         Raises
         ------

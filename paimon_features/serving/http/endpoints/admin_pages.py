@@ -165,7 +165,7 @@ def _json(document: object) -> Reply:
 
 
 def _without_names(document: dict[str, Any]) -> dict[str, Any]:
-    """A health document for those who may not know the names of views and models."""
+    """Return a health document for those who may not know the names of views and models."""
     views = document["views"].values()
     hidden = "; a token for everything, or with 'admin', reads which and why"
     unreadable = sum(not view["readable"] for view in views)

@@ -150,7 +150,7 @@ def _service(definitions: DefinitionSet, name: str) -> dict[str, Any]:
 
 
 def _meaning(computed: Computation) -> object:
-    """All that its values depend on, without descriptions."""
+    """Return all that its values depend on, without descriptions."""
     if isinstance(computed, CompiledTransformed):
         return computed.to_property()
     return computed.to_document()

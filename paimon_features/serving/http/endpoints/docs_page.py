@@ -26,7 +26,7 @@ padding:.3rem .8rem .3rem 0;border-bottom:1px solid #eee}
 
 
 def render(document: Mapping[str, Any]) -> bytes:
-    """The HTML page of our OpenAPI document."""
+    """Return the HTML page of our OpenAPI document."""
     info = document["info"]
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"

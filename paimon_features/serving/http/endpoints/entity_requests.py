@@ -82,7 +82,7 @@ class EntityRequests(ABC):
         self._store_log = store_log
 
     async def answer(self, request: Request, receive: Receive) -> Reply:
-        """The reply to a request whose body is yet to be read.
+        """Return the reply to a request whose body is yet to be read.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class EntityRequests(ABC):
 
     @abstractmethod
     def decode(self, request: Request, body: bytes | bytearray, head: Head) -> Any:
-        """What the body says, by itself; of a large body, in another thread."""
+        """Return what the body says, by itself; of a large body, in another thread."""
 
     @abstractmethod
     def submit(

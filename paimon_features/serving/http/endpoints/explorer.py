@@ -25,7 +25,7 @@ class Explorer:
         self._waiting = 0
 
     async def explanation(self, definitions: DefinitionSet, rights: Rights, query: bytes) -> bytes:
-        """The document of ``explain``, for the features that the rights cover.
+        """Return the document of ``explain``, for the features that the rights cover.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class Explorer:
 
 
 def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -> list[str] | None:
-    """The features to explain, None for all of them."""
+    """Return the features to explain, None for all of them."""
     granted = definitions.granted(rights)
     view, feature = query_.view, query_.feature
     if granted is None:

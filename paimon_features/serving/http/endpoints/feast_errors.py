@@ -20,7 +20,8 @@ _BY_CODE = {"unauthorized": "FeastPermissionError", "forbidden": "FeastPermissio
 
 
 def is_feast(request: Request) -> bool:
-    """Whether a request is one of Feast's client: JSON without a type, by way of requests."""
+    """Return True if a request is one of Feast's client: JSON without a type, by way of
+    requests."""
     return (
         request.path == PATH
         and not request.content_type
@@ -29,7 +30,7 @@ def is_feast(request: Request) -> bool:
 
 
 def feast_document(rejection: RequestRejected, request_id: str) -> bytes:
-    """The body of the reply to Feast's client."""
+    """Return the body of the reply to Feast's client."""
     document = {
         "module": "feast.errors",
         "class": _class_of(rejection),

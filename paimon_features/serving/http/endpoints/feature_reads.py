@@ -49,7 +49,7 @@ class FeatureReads(EntityRequests):
         return Head(rights, body_format, format_of_reply(request.accept, body_format))
 
     def decode(self, request: Request, body: bytes | bytearray, head: Head) -> ParsedRequest:
-        """What the body says."""
+        """Return what the body says."""
         return decode(body, head.body_format, request.query)
 
     def submit(

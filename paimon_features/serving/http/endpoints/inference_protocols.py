@@ -74,7 +74,10 @@ class ModelPages:
         """Method and handler by path."""
 
     def route_of(self, path: str) -> tuple[str, str, Handler] | None:
-        """The route, the method and the handler of a path of one model; None for other paths."""
+        """Return the route, the method and the handler of a path of one model.
+
+        None for other paths.
+        """
         parts = path.split("/")
         if parts[:3] != ["", "v2", "models"] or len(parts) < 4 or not parts[3]:
             return None
@@ -227,7 +230,7 @@ class ModelPages:
         return await self._with_body(request, receive, answer)
 
     def _named(self, request: Request, rights: Rights) -> str:
-        """The model of an invocation: that of the query, or the only one."""
+        """Return the model of an invocation: that of the query, or the only one."""
         state = self._state
         if request.query:
             try:
@@ -323,7 +326,7 @@ class ModelPages:
 
 
 def model_error(request: Request, rejection: RequestRejected) -> bytes | None:
-    """The body of an error as the protocol of the path has it; None for other paths."""
+    """Return the body of an error as the protocol of the path has it; None for other paths."""
     detail = redact(rejection.detail)
     if request.path == V2 or request.path.startswith(f"{V2}/"):
         return msgspec.json.encode({"error": f"{detail} (request id {request.request_id})"})
@@ -338,7 +341,7 @@ def model_error(request: Request, rejection: RequestRejected) -> bytes | None:
 
 
 def _requested_outputs(infer_request: InferRequest, signature: ModelSignature) -> set[str]:
-    """The names of the requested outputs; all by default."""
+    """Return the names of the requested outputs; all by default."""
     names = [each.name for each in signature.outputs]
     if not infer_request.outputs:
         return set(names)

@@ -101,7 +101,7 @@ class Predictions(EntityRequests):
         return Head(rights, body_format, reply_format)
 
     def decode(self, request: Request, body: bytes | bytearray, head: Head) -> PredictRequest:
-        """What the body says."""
+        """Return what the body says."""
         if request.query:
             raise RequestRejected(
                 422, "invalid_request", "the fields of a prediction belong in its body"
@@ -330,7 +330,7 @@ class _Work(EntityWork):
     # -- the reply -------------------------------------------------------------------------
 
     def document(self, response: OnlineResponse, outputs: Outputs) -> dict[str, Any]:
-        """The reply's content."""
+        """Return the reply's content."""
         manifest, signature = self.bound.manifest, self.bound.signature
         rows, first = self.rows, signature.outputs[0]
         numbers = self._numbers(response)
@@ -358,7 +358,7 @@ class _Work(EntityWork):
         return out
 
     def _numbers(self, response: OnlineResponse) -> dict[str, int]:
-        """The version's own features, and which output of the read each is."""
+        """Return the version's own features, and which output of the read each is."""
         places = response.selection.places
         return {name: places[name] for name in self.bound.features}
 
@@ -400,7 +400,7 @@ class _Work(EntityWork):
 
 
 def ablated(bound: BoundVersion, arrays: Sequence[Array]) -> list[Array]:
-    """The rows, and for each input all rows again with null in its place.
+    """Return the rows, and for each input all rows again with null in its place.
 
     Shape (rows * (1 + inputs), width): one block of rows for each input, in order.
     """
@@ -415,7 +415,10 @@ def ablated(bound: BoundVersion, arrays: Sequence[Array]) -> list[Array]:
 
 
 def plain_output(array: Array) -> list[Any]:
-    """An output as JSON values: a number or a list for each row; null for what is not finite."""
+    """Return an output as JSON values: a number or a list for each row.
+
+    Null for what is not finite.
+    """
     values: list[Any] = (array[:, 0] if array.shape[1] == 1 else array).tolist()
     return values if np.isfinite(array).all() else [_finite(each) for each in values]
 
@@ -433,7 +436,7 @@ def version_headers(bound: BoundVersion) -> Headers:
 
 
 def _statuses(response: OnlineResponse, numbers: Mapping[str, int]) -> list[str]:
-    """The worst status of each row's features."""
+    """Return the worst status of each row's features."""
     batch = response.batch
     key = "statuses", *numbers.values()
     worst: Codes | None = batch.rendered.get(key)
@@ -447,7 +450,7 @@ def _statuses(response: OnlineResponse, numbers: Mapping[str, int]) -> list[str]
 def _features(
     response: OnlineResponse, numbers: Mapping[str, int], *, binary: bool
 ) -> dict[str, Any]:
-    """The values, statuses and event times of each feature."""
+    """Return the values, statuses and event times of each feature."""
     batch, part = response.batch, slice(response.start, response.stop)
     return {
         name: {

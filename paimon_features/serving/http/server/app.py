@@ -220,7 +220,7 @@ class FeatureApp:
         return handler
 
     def _route_of(self, path: str) -> tuple[str, str, Handler] | None:
-        """The route, method and handler of a path."""
+        """Return the route, method and handler of a path."""
         found = self._routes.get(path)
         if found is not None:
             return path, *found
@@ -265,7 +265,7 @@ class FeatureApp:
         )
 
     def _reply_to(self, request: Request, error: Exception) -> Reply:
-        """The reply to a request that failed."""
+        """Return the reply to a request that failed."""
         if isinstance(error, ClientGoneError):
             return Reply(499, b"", b"", code="client_gone")
         if isinstance(error, RequestRejected):
@@ -302,7 +302,7 @@ class FeatureApp:
         )
 
     def _all_counts(self) -> list[Counts]:
-        """The counts of all workers, those of this one up to date."""
+        """Return the counts of all workers, those of this one up to date."""
         self.tick()
         if self._counts_file is not None:
             return self._counts_file.of_all()

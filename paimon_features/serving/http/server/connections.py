@@ -91,7 +91,8 @@ class Connections:
         return True
 
     def _replaceable(self, now_s: float) -> Connection | None:
-        """The oldest of the connections that wait for a head, the slow heads before the others."""
+        """Return the oldest of the connections that wait for a head, the slow heads before the
+        others."""
         oldest, since_s = next(iter(self._in_head.items()), (None, now_s))
         if now_s - since_s >= _HEAD_S:
             return oldest
@@ -153,7 +154,7 @@ class Connections:
             )  # fmt: skip
 
     def _in_excess(self, now_s: float) -> Iterator[Connection]:
-        """The connections that hold memory for longest, until the others fit."""
+        """Yield the connections that hold memory for longest, until the others fit."""
         excess = self.buffers.held - self.buffers.limit
         for connection, since_s in self._holding.items():
             if excess <= 0 or now_s - since_s < _HELD_S:

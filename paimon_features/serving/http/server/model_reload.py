@@ -41,7 +41,10 @@ class ModelReloader:
         self._lock = asyncio.Lock()
 
     def load(self, before: ModelSet) -> ModelSet:
-        """The models that are published now; never raises. Takes as long as loading takes."""
+        """Return the models that are published now.
+
+        Never raises. Takes as long as loading takes.
+        """
         try:
             stamp = self._place.stamp()
             if not stamp:

@@ -54,7 +54,7 @@ _known_heads: dict[bytes, Request] = {}
 
 
 def _target(url: bytes) -> tuple[str, bytes]:
-    """The path and the query of a request; ValueError if it is not valid."""
+    """Return the path and the query of a request; ValueError if it is not valid."""
     found = httptools.parse_url(url)
     path = found.path.decode("ascii")
     return unquote(path) if "%" in path else path, found.query or b""
@@ -148,7 +148,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current = self._next = self._incoming = self._parser = None
 
     def eof_received(self) -> bool:
-        """A client that only ends its own side still gets what it has requested."""
+        """Return a client that only ends its own side still gets what it has requested."""
         complete = self._current is not None and self._current.body is not None
         if not complete or self._in_head or self._in_body or self._unread_at < len(self._unread):
             return False

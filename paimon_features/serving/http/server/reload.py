@@ -53,7 +53,10 @@ class Reloader:
         self._lock = asyncio.Lock()
 
     def first(self) -> tuple[DefinitionSet, Tokens | None]:
-        """The first definitions and tokens; raises as ``load_definitions`` and ``Tokens`` do."""
+        """Return the first definitions and tokens.
+
+        Raises as ``load_definitions`` and ``Tokens`` do.
+        """
         self._stamp = self._stamps()
         definitions = self._definition_set(self._source.load(again=False))
         tokens = self._load_tokens()
@@ -151,13 +154,14 @@ class Reloader:
         return out
 
     def _stamps(self) -> Stamp:
-        """What changes with the definitions and the tokens; may block."""
+        """Return what changes with the definitions and the tokens; may block."""
         tokens = () if self._tokens is None else (stamp_of(self._tokens),)
         return (*self._source.stamp(), *tokens)
 
 
 def unready_views(before: DefinitionSet, after: DefinitionSet) -> tuple[str, ...]:
-    """The views that can be read by ``before`` and, until they are rebuilt, not by ``after``.
+    """Return the views that can be read by ``before`` and, until they are rebuilt, not by
+    ``after``.
 
     A view that is new, or that the store does not have at all, is no reason to wait.
     """

@@ -41,11 +41,11 @@ class HttpServer:
         self._date = (0, b"")
 
     def protocol(self) -> HttpProtocol:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return HttpProtocol(self._app, self._connections, self.date_line, self._protocols)
 
     def date_line(self) -> bytes:
-        """The header line ``date`` of a reply that is written now."""
+        """Return the header line ``date`` of a reply that is written now."""
         second = int(time.time())
         if second != self._date[0]:
             self._date = second, b"date: %b\r\n" % formatdate(second, usegmt=True).encode()

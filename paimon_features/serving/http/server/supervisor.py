@@ -36,7 +36,7 @@ OnEvent = Callable[[Mapping[str, object]], None]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one.
+    """Return a listening socket; port 0 takes a free one.
 
     Raises
     ------
@@ -57,13 +57,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listening: socket.socket) -> bool:
-    """Whether the socket can only be reached from this host."""
+    """Return True if the socket can only be reached from this host."""
     host: str = listening.getsockname()[0]
     return host.startswith("127.") or host == "::1"
 
 
 def url_of(listening: socket.socket) -> str:
-    """The address for a client on this host."""
+    """Return the address for a client on this host."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -188,7 +188,7 @@ def _report_ready(status: TextIO) -> None:
 def with_overrides(
     config: ServeConfig, overrides: dict[str, str | int | float | bool | None]
 ) -> ServeConfig:
-    """The configuration with the command line's options in place of its own."""
+    """Return the configuration with the command line's options in place of its own."""
     return replace(config, **overrides)  # type: ignore[arg-type]
 
 

@@ -77,6 +77,9 @@ def benchmark(
 
 
 def num_rows(batch: Any) -> int:
-    """Rows of a batch: the length of its tensors; 1 for a single sample, which has a scalar."""
+    """Return rows of a batch: the length of its tensors.
+
+    1 for a single sample, which has a scalar.
+    """
     shapes = [part.shape for part in tf.nest.flatten(batch)]
     return int(shapes[0][0]) if all(len(shape) for shape in shapes) else 1

@@ -47,7 +47,8 @@ class TensorFlowPipelineOptimizer:
         shuffle_buffer_size: int = 10000,
         batch_size: int = 32,
     ) -> tf.data.Dataset:
-        """The dataset with these steps, in this order; ``None`` lets ``tf.data`` tune a number.
+        """Return the dataset with these steps, in this order; ``None`` lets ``tf.data`` tune a
+        number.
 
         1. ``parallel_map_calls``: that many calls of its last maps run at once (of those before
            a shuffle or batch only as they were made), and its batches are made in as many
@@ -100,7 +101,7 @@ class TensorFlowPipelineOptimizer:
         batch_size: int = 32,
         verbose: bool = True,
     ) -> dict[str, Any]:
-        """How fast a dataset of batches is.
+        """Return how fast a dataset of batches is.
 
         Parameters
         ----------
@@ -209,7 +210,7 @@ def _parallel_maps(dataset: tf.data.Dataset, calls: int | None) -> tf.data.Datas
 
 
 def _last_maps_in_parallel(dataset: tf.data.Dataset, calls: int) -> tf.data.Dataset:
-    """The dataset with its last maps made again, in parallel.
+    """Return the dataset with its last maps made again, in parallel.
 
     TensorFlow itself does so only for functions without Python or state, and starts with one call.
     """
