@@ -201,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in known]
     if unknown:
-        print(f"there is no benchmark {unknown[0]!r}; there is: {', '.join(known)}")
+        print(f"unknown benchmark {unknown[0]!r}; available: {', '.join(known)}")
         return 2
     if given.page:
         tools = {"WRK": given.wrk} | ({"FEAST": given.feast} if given.feast else {})

@@ -67,5 +67,5 @@ def test_an_unknown_profile_is_wrong_use(checkout: Path) -> None:
         ["bash", "tools/setup.sh", "tset"], cwd=checkout, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "there is no profile 'tset'; there is: demo, docs, test" in done.stderr
+    assert "unknown profile 'tset'; available: demo, docs, test" in done.stderr
     assert not (checkout / ".venv").exists()

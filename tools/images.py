@@ -375,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = chosen.only.split(",") if chosen.only else list(BOUNDS)
     if unknown := set(targets) - set(BOUNDS):
         parser.error(
-            f"unknown targets {', '.join(sorted(unknown))}; there are: {', '.join(BOUNDS)}"
+            f"unknown targets {', '.join(sorted(unknown))}; available: {', '.join(BOUNDS)}"
         )
     try:
         engine = find_engine(chosen.engine)

@@ -79,7 +79,7 @@ def main(endings: list[str]) -> None:
     """Run the notebooks whose paths end in one of ``endings``, all by default."""
     chosen = [p for p in notebooks() if not endings or any(str(p).endswith(e) for e in endings)]
     if not chosen:
-        sys.exit(f"no notebook ends in {' or '.join(endings)}; there is: {notebooks()}")
+        sys.exit(f"no notebook ends in {' or '.join(endings)}; available: {notebooks()}")
     # the kernel is this Python; it finds the commands of this environment
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for path in chosen:

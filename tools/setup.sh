@@ -16,7 +16,7 @@ say() { echo "set-up: $*" >&2; }
 case $profile in
 demo | docs | test) ;;
 *)
-    say "there is no profile '$profile'; there is: demo, docs, test"
+    say "unknown profile '$profile'; available: demo, docs, test"
     exit 2
     ;;
 esac

@@ -74,6 +74,20 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
+def unknown_name(kind: str, name: str, available: Iterable[str]) -> str:
+    """Return the message about a name of this kind that does not exist.
+
+    >>> unknown_name("feature view", "spent", ["clicks", "spend"])
+    "unknown feature view 'spent'; available: clicks, spend; did you mean 'spend'?"
+
+    A name may come from a client: of a long one the message has the beginning, and of many
+    available ones the first thirty.
+    """
+    names = sorted(available)
+    choices, meant = first_names(names) or "none", did_you_mean(name, names)
+    return f"unknown {kind} {shortened(name)!r}; available: {choices}{meant}"
+
+
 class PaimonFeaturesError(Exception):
     """Root of all errors of this project."""
 
@@ -100,18 +114,9 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
     """A name that is not defined, or not applied yet."""
 
     @classmethod
-    def of(cls, what: str, name: str, known: Iterable[str]) -> UnknownNameError:
-        """Build the message from the unknown name and the known ones.
-
-        >>> str(UnknownNameError.of("feature view", "spent", ["clicks", "spend"]))
-        "there is no feature view 'spent'; there is: clicks, spend; did you mean 'spend'?"
-
-        A name may come from a client: of a long one the message has the beginning, and of many
-        known ones the first thirty.
-        """
-        names = sorted(known)
-        choices, meant = first_names(names) or "none", did_you_mean(name, names)
-        return cls(f"there is no {what} {shortened(name)!r}; there is: {choices}{meant}")
+    def of(cls, kind: str, name: str, available: Iterable[str]) -> UnknownNameError:
+        """Build the error from the name and the available ones, see ``unknown_name``."""
+        return cls(unknown_name(kind, name, available))
 
 
 class RequestError(PaimonFeaturesError, ValueError):

@@ -148,7 +148,7 @@ class Definitions:
                 what = "feature view" if view is None else f"feature of view {ref.view!r}"
                 raise DefinitionError(
                     f"service {service.name!r} refers to {ref}, but there is no such {what}; "
-                    f"there is: {', '.join(known) or 'none'}"
+                    f"available: {', '.join(known) or 'none'}"
                     f"{did_you_mean(ref.feature if view else ref.view, known)}"
                 )
         try:

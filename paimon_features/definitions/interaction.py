@@ -227,7 +227,7 @@ class _Scope(Mapping[str, DataType]):
         if view is None:
             known = _listed(self._project.views)
             raise ExpressionError(
-                f"there is no feature view {ref.view!r}; there is: {known}"
+                f"unknown feature view {ref.view!r}; available: {known}"
                 f"{did_you_mean(ref.view, self._project.views)}"
             )
         feature = view.feature(ref.feature)

@@ -284,7 +284,7 @@ class Transformations:
             if known is None:
                 names = ", ".join(self.interactions.named) or "none"
                 raise DefinitionError(
-                    f"there is no interaction {part!r}; there is: {names}; a feature is written "
+                    f"unknown interaction {part!r}; available: {names}; a feature is written "
                     f"view:feature{did_you_mean(part, self.interactions.named)}"
                 )
             return self.interactions.compile(known)
@@ -297,7 +297,7 @@ class Transformations:
         if view is None:
             known = ", ".join(self.interactions.views) or "none"
             raise DefinitionError(
-                f"there is no feature view {part.view!r}; there is: {known}"
+                f"unknown feature view {part.view!r}; available: {known}"
                 f"{did_you_mean(part.view, self.interactions.views)}"
             )
         feature = view.feature(part.feature)

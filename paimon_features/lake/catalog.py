@@ -707,13 +707,15 @@ def _check_options(table: Any) -> None:
         kind, _, rest = option.partition(".")
         column = rest.rpartition(".")[0]
         if kind == "fields" and column and not set(column.split(",")) <= {*names, _DEFAULT}:
-            raise ValueError(f"option {option!r} names no column; there is: {', '.join(names)}")
+            raise ValueError(
+                f"option {option!r} names an unknown column; available: {', '.join(names)}"
+            )
     aggregates = any(option.endswith(".aggregate-function") for option in options)
     if aggregates and options.get("merge-engine") not in ("aggregation", "partial-update"):
         raise ValueError(f"it has aggregate functions, but merges by {options.get('merge-engine')}")
     for column in (*table.primary_keys, *table.partition_keys):
         if column not in names:
-            raise ValueError(f"key {column!r} is no column; there is: {', '.join(names)}")
+            raise ValueError(f"key: unknown column {column!r}; available: {', '.join(names)}")
 
 
 def _same_type(got: pa.DataType, expected: pa.DataType) -> bool:

@@ -40,7 +40,7 @@ def program(name: str) -> Path:
     'tiles.py'
     """
     if name not in PROGRAMS:
-        raise SetupError(f"there is no program {name!r}; there are: {', '.join(PROGRAMS)}")
+        raise SetupError(f"unknown program {name!r}; available: {', '.join(PROGRAMS)}")
     return programs_folder() / f"{name}.py"
 
 

@@ -81,7 +81,7 @@ class FeatureTransformer(ABC):
         found = _KINDS.get(str(kind))
         if found is None or not issubclass(found, cls):
             known = ", ".join(name for name, each in _KINDS.items() if issubclass(each, cls))
-            raise TransformError(f"there is no transformer of kind {kind!r}; there is: {known}")
+            raise TransformError(f"unknown transformer of kind {kind!r}; available: {known}")
         try:
             out = found._from_params(params)
             out._restore_names(params)

@@ -402,8 +402,7 @@ def _position(name: str, chosen: int | str, frame: Frame) -> int:
             )
         if chosen not in frame.names:
             raise TransformError(
-                f"branch {name!r}: there is no column {chosen!r}; there is: "
-                f"{', '.join(frame.names)}"
+                f"branch {name!r}: unknown column {chosen!r}; available: {', '.join(frame.names)}"
             )
         return frame.names.index(chosen)
     place = chosen + frame.width if chosen < 0 else chosen

@@ -139,7 +139,7 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
         there = sorted(p.stem for p in path.parent.glob("v*.json"))
         raise DefinitionError(
             f"fitted transformer {name!r} version {version}: there is no file {path} "
-            f"(there is: {', '.join(there) or 'none'}); {command} writes it from the lake"
+            f"(available: {', '.join(there) or 'none'}); {command} writes it from the lake"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"{path} cannot be read: {error}") from error

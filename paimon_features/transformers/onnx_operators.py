@@ -42,7 +42,7 @@ def convert(graph: OnnxGraph, transformer: StoredTransformer, parts: Parts) -> l
     if made is None:
         known = ", ".join(kind.__name__ for kind in _KINDS)
         raise TransformError(
-            f"a {type(transformer).__name__} cannot be expressed in ONNX; there is: {known}"
+            f"a {type(transformer).__name__} cannot be expressed in ONNX; available: {known}"
         )
     return made(graph, transformer, parts)
 

@@ -210,4 +210,4 @@ def test_derived_views_are_planned_described_drawn_and_dropped(project: Project)
 def test_a_name_that_is_not_defined_is_refused_with_those_that_are(project: Project) -> None:
     done = run("derive", "dayly")
     assert done.exit_code == 2
-    assert "no derived view 'dayly'; there is: daily, sessions" in done.output
+    assert "unknown derived view 'dayly'; available: daily, sessions" in done.output

@@ -124,7 +124,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
 def test_wrong_use_is_reported_with_what_helps(project: Project) -> None:
     fit = ("fit", "standard_scaler", "--view", "retail_statistics")
     assert "pass exactly one of --columns and --features" in run(*fit, code=2).output
-    assert "there is no transformer 'scaler'; there is: " in run(
+    assert "unknown transformer 'scaler'; available: " in run(
         "fit", "scaler", "--view", "retail_statistics", "--columns", "amount", code=2
     ).output  # fmt: skip
     assert "--follow reads new data" in run(

@@ -73,7 +73,7 @@ def test_as_of_takes_what_a_training_set_saw(project: Project) -> None:
     assert pq.read_table("out.parquet")["sum_spent_1d"].to_pylist()[0] == 3.75
     done = run("--features", "churn_v1", "--as-of", "training_chrun")
     assert done.exit_code == 2
-    assert "no training set 'chrun'; there is: churn" in done.output
+    assert "unknown training set 'chrun'; available: churn" in done.output
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_export_writes_files_once(project: Project, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "chrun"], "there is no model 'chrun'; there is: churn"),
+        (["show", "chrun"], "unknown model 'chrun'; available: churn"),
         (["show", "churn", "9"], "has no version 9; it has: 1"),
         (["promote", "churn", "1", "--traffic", "5"], "a production has no traffic"),
         (["promote", "churn", "1", "--as", "challenger"], "a challenger has traffic"),

@@ -90,9 +90,9 @@ def test_a_rebuild_can_be_requested(project: Project) -> None:
 
 def test_wrong_use_exits_with_two_and_says_what_is_right(project: Project) -> None:
     for arguments, message in (
-        (("materialize", "spend"), "there is: customer_spend"),
+        (("materialize", "spend"), "available: customer_spend"),
         (("materialize", "--shard", "4/4"), "0 <= i < n"),
-        (("lookup", "churn", "--entity", "customer_id=1"), "there is: churn_v1"),
+        (("lookup", "churn", "--entity", "customer_id=1"), "available: churn_v1"),
         (("lookup", "churn_v1", "--entity", "customer=1"), "KEY: customer_id"),
         (("lookup", "churn_v1", "--entity", "customer_id=x"), "'x' is not a valid Int64"),
     ):

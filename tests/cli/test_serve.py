@@ -86,7 +86,7 @@ def test_a_token_for_programs_is_json_and_goes_where_the_settings_say(project: P
 def test_a_token_for_no_service_is_wrong_use(project: Path) -> None:
     done = run(project, "token", "--service", "reading")
     assert done.exit_code == 2
-    assert "there is no service 'reading'; there is: reading_v1" in done.stderr
+    assert "unknown service 'reading'; available: reading_v1" in done.stderr
     assert not (project / "tokens.toml").exists()
     assert run(project, "token").exit_code == 2
 

@@ -51,7 +51,7 @@ def test_wrong_use_is_explained(shop: Path) -> None:
     assert "expected a configuration file" in run("train", "chrn.yaml", code=2).output
     assert "model.layers=0" in run("train", "churn.yaml", "model.layers=0", code=2).output
     wrong = run("train", "churn.yaml", "data.training_set=chrn", code=2).output
-    assert "there is no training set 'chrn'; there is: churn" in wrong
+    assert "unknown training set 'chrn'; available: churn" in wrong
 
 
 @pytest.mark.long

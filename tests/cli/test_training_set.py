@@ -117,7 +117,7 @@ def test_as_of_takes_a_time_and_refuses_what_looks_like_a_year_or_seconds(
     ("arguments", "message"),
     [
         (["--rows", "features.py"], "entity rows features.py: "),
-        (["--service", "churn_v2"], "no service 'churn_v2'; there is: churn_v1"),
+        (["--service", "churn_v2"], "unknown service 'churn_v2'; available: churn_v1"),
         (["--label", "sold"], "the label 'sold' is no column"),
         (["--rows", "nowhere.csv"], "'nowhere.csv': there is no such file"),
     ],

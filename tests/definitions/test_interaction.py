@@ -66,7 +66,9 @@ def test_a_file_defines_interactions_with_inferred_types(tmp_path: Path) -> None
     outputs = found.outputs(found.service("model").items())
     assert list(map(str, outputs)) == ["ratio_1d", "spend:sum_amount_1d", "over"]
     assert found.service("model").to_document()["features"] == list(map(str, outputs))
-    with pytest.raises(UnknownNameError, match="no interaction 'rato'; there is: over, ratio_1d"):
+    with pytest.raises(
+        UnknownNameError, match="unknown interaction 'rato'; available: over, ratio_1d"
+    ):
         found.interaction("rato")
 
 
@@ -91,7 +93,7 @@ def test_an_interaction_may_use_others() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ratio(spent:x, 1)", "position 7: there is no feature view 'spent'; there is: sold, sp"),
+        ("ratio(spent:x, 1)", "position 7: unknown feature view 'spent'; available: sold, sp"),
         ("spend:count_1d + 1", "view 'spend' has no feature 'count_1d'; it has: count_30d, sum_am"),
         ("1 + price", r"position 5: there is no request input or interaction 'price'; request in"),
         ("spend:count_30d + currency", "position 17: .* one type, got int64 and string"),

@@ -79,7 +79,7 @@ def test_names_are_unique() -> None:
     ("reference", "message"),
     [
         ("spent:count_1d", "refers to spent:count_1d, but there is no such feature view"),
-        ("spend:count_9d", "no such feature of view 'spend'; there is: count_1d"),
+        ("spend:count_9d", "unknown such feature of view 'spend'; available: count_1d"),
     ],
 )
 def test_a_service_refers_to_existing_features(reference: str, message: str) -> None:

@@ -57,7 +57,7 @@ def test_where_one_item_is_expected_a_service_or_a_view_is_an_unknown_name() -> 
 
 
 def test_an_unknown_name_or_a_malformed_reference_is_an_error() -> None:
-    with pytest.raises(UnknownNameError, match="no service 'models'; there is: model"):
+    with pytest.raises(UnknownNameError, match="unknown service 'models'; available: model"):
         DEFINED.resolve("models")
     for text in (":", "activity:", ":count_1h"):
         with pytest.raises(DefinitionError, match="expected 'view:feature'"):

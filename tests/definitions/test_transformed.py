@@ -104,7 +104,9 @@ def test_the_document_names_version_and_digest(fitted: Path) -> None:
     assert f'"{digest}"' in (fitted / "amount" / "v2.json").read_text()
     assert found.transformation("amount_scaled") is found.transformation(AMOUNT)
     assert found.services["m"].to_document()["features"] == ["amount_scaled", "spend:count_1d"]
-    with pytest.raises(UnknownNameError, match="no transformed feature 'x'; there is: amount_sca"):
+    with pytest.raises(
+        UnknownNameError, match="unknown transformed feature 'x'; available: amount_sca"
+    ):
         found.transformation("x")
 
 
@@ -134,7 +136,7 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
         of(fitted, missing)
     assert str(error.value) == (
         "transformed feature 'amount_scaled': fitted transformer 'amount' version 3: there is no "
-        f"file {path} (there is: v2); 'paimon-features fitted export amount 3' writes it from the "
+        f"file {path} (available: v2); 'paimon-features fitted export amount 3' writes it from the "
         "lake"
     )
     with pytest.raises(DefinitionError, match=r"pass the folder of exported versions"):
@@ -180,7 +182,10 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
         ),
         (Transformed("x", "spend:nothing", Fitted("amount", 2)), "no feature 'nothing'; it has: "),
         (Transformed("x", "spent:count_1d", Fitted("amount", 2)), "no feature view 'spent'"),
-        (Transformed("x", "other", Fitted("amount", 2)), "no interaction 'other'; there is: none"),
+        (
+            Transformed("x", "other", Fitted("amount", 2)),
+            "unknown interaction 'other'; available: none",
+        ),
         (
             Transformed("spend", "spend:count_1d", Fitted("amount", 2)),
             "has the name of a feature view",

@@ -60,7 +60,7 @@ def test_a_program_has_the_options_of_its_command(name: str, command: click.Comm
 
 
 def test_an_unknown_program_is_named() -> None:
-    with pytest.raises(SetupError, match="no program 'tile'; there are: ingest, tiles"):
+    with pytest.raises(SetupError, match="unknown program 'tile'; available: ingest, tiles"):
         program("tile")
 
 

@@ -91,7 +91,7 @@ def test_another_key_or_partition_is_a_difference(lake: Lake) -> None:
 
 def test_an_unknown_table_is_rejected_with_the_known_ones(lake: Lake) -> None:
     lake.create(registry_spec())
-    with pytest.raises(UnknownNameError, match="no table 'tiles'; there is: registry"):
+    with pytest.raises(UnknownNameError, match="unknown table 'tiles'; available: registry"):
         lake.table("tiles")
 
 

@@ -147,7 +147,9 @@ def test_a_table_owned_by_a_job_is_not_modified(lake: Lake) -> None:
 
 def test_invalid_names_versions_and_rows_are_rejected(lake: Lake) -> None:
     save(lake, scaler(1, 2))
-    with pytest.raises(UnknownNameError, match="no fitted transformer 'amont'; there is: amount"):
+    with pytest.raises(
+        UnknownNameError, match="unknown fitted transformer 'amont'; available: amount"
+    ):
         load_fitted(lake, "amont")
     with pytest.raises(UnknownNameError, match="'amount' has no version 4; it has: 1"):
         load_fitted(lake, "amount", 4)

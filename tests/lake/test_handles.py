@@ -83,7 +83,9 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
         ),
     ]:
         assert TableRead.of(table.copy(options)).snapshot_id == pinned
-    with pytest.raises(UnknownNameError, match="no tag of table 't' 'second'; there is: first"):
+    with pytest.raises(
+        UnknownNameError, match="unknown tag of table 't' 'second'; available: first"
+    ):
         TableRead.of(table.copy({"scan.tag-name": "second"}))
     for options in ({"scan.timestamp-millis": "1"}, {"scan.watermark": "1"}):
         with pytest.raises(RequestError, match="has the scan options"):

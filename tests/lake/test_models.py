@@ -80,7 +80,7 @@ def test_large_files_are_stored_in_parts(lake: Lake, monkeypatch: pytest.MonkeyP
 
 def test_unknown_names_are_listed(lake: Lake) -> None:
     made = register(lake, 1.0)
-    with pytest.raises(UnknownNameError, match="there is no model 'chrun'; there is: churn"):
+    with pytest.raises(UnknownNameError, match="unknown model 'chrun'; available: churn"):
         states_of(lake, "chrun")
     with pytest.raises(UnknownNameError, match="has no version 7; it has: 1"):
         load_manifest(lake, "churn", 7)

@@ -276,7 +276,7 @@ def test_a_remote_lake_with_neither_conditional_puts_nor_a_side_folder_is_read_o
         with pytest.raises(TableError, match=r"is read-only.*side_folder=PATH"):
             change()
     assert read_arrow(reading, "points").num_rows == 20
-    with pytest.raises(UnknownNameError, match="no table 'pints'; there is: points"):
+    with pytest.raises(UnknownNameError, match="unknown table 'pints'; available: points"):
         reading.table("pints")
     with pytest.raises(ConfigurationError, match="Flink cannot open .* open it by its address"):
         reading.flink_options()

@@ -66,7 +66,7 @@ def test_the_store_says_which_definition_counts(
         value(fetcher, ONLY_OLD)
     project.materialize(OLD)
     assert value(fetcher, ONLY_OLD) == 1
-    with pytest.raises(UnknownNameError, match="v:min_x'; there is: v:count_1h, v:max_x_1h"):
+    with pytest.raises(UnknownNameError, match="v:min_x'; available: v:count_1h, v:max_x_1h"):
         value(fetcher, "min_x")
 
 

@@ -278,9 +278,9 @@ def test_of_several_definitions_that_of_the_store_is_explained(tmp_path: Path) -
 def test_what_cannot_be_read_is_not_explained(tmp_path: Path) -> None:
     view = view_of(Sum("x", windows=["1h"]))
     fetcher = filled(tmp_path, view, [click(7, NOW)])
-    with pytest.raises(UnknownNameError, match="no feature view 'w'; there is: v"):
+    with pytest.raises(UnknownNameError, match="unknown feature view 'w'; available: v"):
         explain(fetcher, "w", {"user": 7}, NOW)
-    with pytest.raises(UnknownNameError, match="no feature 'v:y'; there is: v:sum_x_1h"):
+    with pytest.raises(UnknownNameError, match="unknown feature 'v:y'; available: v:sum_x_1h"):
         explain(fetcher, "v", {"user": 7}, NOW, features=["y"])
     with pytest.raises(RequestError, match="missing entity key 'user'"):
         explain(fetcher, "v", {"shop": 7}, NOW)

@@ -289,9 +289,9 @@ def test_another_definition_than_the_materialized_one_is_not_ready(tmp_path: Pat
 def test_names_that_are_not_there_are_reported_with_those_that_are(tmp_path: Path) -> None:
     view = view_of(Sum("x", windows=["1h"]))
     _, _, fetcher = ready(tmp_path, view, [click(1, NOW)])
-    with pytest.raises(UnknownNameError, match="no feature view 'w'; there is: v"):
+    with pytest.raises(UnknownNameError, match="unknown feature view 'w'; available: v"):
         fetcher.get([FeatureRef("w", "a")], {"user": [1]}, NOW)
-    with pytest.raises(UnknownNameError, match="'v:sum_y'; there is: v:sum_x_1h"):
+    with pytest.raises(UnknownNameError, match="'v:sum_y'; available: v:sum_x_1h"):
         fetcher.get([FeatureRef("v", "sum_y")], {"user": [1]}, NOW)
     with pytest.raises(RequestError, match="no feature"):
         fetcher.get([], {"user": [1]}, NOW)

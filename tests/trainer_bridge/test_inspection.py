@@ -98,7 +98,7 @@ def test_what_cannot_be_is_wrong_use(lake: Lake) -> None:
     make_samples(lake, [5])
     missing = run(lake, "simples")
     assert missing.exit_code == 2
-    assert "there is no table 'simples'; there is: samples" in missing.output
+    assert "unknown table 'simples'; available: samples" in missing.output
     with pytest.raises(RequestError, match="'name' is string.*read with output='arrow'"):
         inspect(lake, "samples", seconds=0.01, batch_size=4, output="numpy")
     column = run(lake, "samples", "--columns", "z")
@@ -188,6 +188,6 @@ def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: L
     assert "there is no such folder" in error(str(tmp_path / "typo"))
     wrong = error(lake.warehouse, "--database", "shop")
     assert "there is no database of warehouse" in wrong
-    assert "'shop'; there is: features" in wrong
+    assert "'shop'; available: features" in wrong
     assert not (tmp_path / "typo").exists()
     assert not (Path(lake.warehouse) / "shop.db").exists()

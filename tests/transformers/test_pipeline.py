@@ -357,7 +357,7 @@ def test_wrong_use_is_rejected() -> None:
             lambda c=columns: ColumnTransformer([("a", StandardScaler(), c)]).fit(ROWS)
         )
     table = put("table", ROWS)
-    assert "branch 'a': there is no column 'x'; there is: a, b" in reported(
+    assert "branch 'a': unknown column 'x'; available: a, b" in reported(
         lambda: ColumnTransformer([("a", StandardScaler(), "x")]).fit(table)
     )
     assert "every column is dropped" in reported(

@@ -208,7 +208,7 @@ def test_parameters_that_are_not_whole_are_refused(scaler: Any) -> None:
         FeatureTransformer.from_params({**params, key: [1.0]})
     with pytest.raises(TransformError, match="1 names for 2 columns"):
         FeatureTransformer.from_params({**params, "names": ["a"]})
-    with pytest.raises(TransformError, match="of kind 'magic'; there is: .*standard_scaler"):
+    with pytest.raises(TransformError, match="of kind 'magic'; available: .*standard_scaler"):
         FeatureTransformer.from_params({**params, "kind": "magic"})
 
 

@@ -282,7 +282,7 @@ class TrainConfig:
             names = [field.name for field in fields(cls)]
             first = next(iter(settings))
             raise ConfigurationError(
-                f"there is no setting {first!r}; there is: {', '.join(names)}"
+                f"unknown setting {first!r}; available: {', '.join(names)}"
                 f"{did_you_mean(first, names)}"
             )
         if "name" not in parts:

@@ -109,7 +109,7 @@ class FeatureTools:
         found = self._definitions(rights)
         kinds = list(dict.fromkeys(one["kind"] for one in found))
         if kind is not None and kind not in kinds:
-            raise RequestError(f"there is no definition of kind {kind!r}; there are: {kinds}")
+            raise RequestError(f"unknown definition of kind {kind!r}; available: {kinds}")
         wanted = (search or "").lower()
         found = [
             one

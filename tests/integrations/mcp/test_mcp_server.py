@@ -136,7 +136,7 @@ def test_what_cannot_be_answered_says_what_can(project: Project) -> None:
     async def calls(client: Any) -> None:
         many = list(range(101))
         for tool, arguments, message in (
-            ("describe", {"name": "churn"}, "there is: churn_v1"),
+            ("describe", {"name": "churn"}, "available: churn_v1"),
             ("list", {"kind": "model"}, "there is no definition of kind 'model'"),
             ("list", {"limit": 1_000}, "less than or equal to 200"),
             ("lookup", {"features": [], "entities": {}}, "features is empty"),

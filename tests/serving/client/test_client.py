@@ -179,7 +179,7 @@ def test_a_request_has_an_id_that_its_tries_share(world: World, client: FeatureC
 def test_errors_have_the_words_of_the_server(world: World, client: FeatureClient) -> None:
     with pytest.raises(UnknownNameError, match="no service 'nothing'"):
         client.get_online_features("nothing", {"user": [1]})
-    with pytest.raises(UnknownNameError, match="'v:nothing'; there is: v:count_7d"):
+    with pytest.raises(UnknownNameError, match="'v:nothing'; available: v:count_7d"):
         client.get_online_features(["v:nothing"], {"user": [1]})
     with pytest.raises(RequestError, match="entity key 'user': expected Int64") as caught:
         client.get_online_features("everything", {"user": ["1"]})

@@ -154,7 +154,7 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
               "entities": {"user": [1]}}, 422, "invalid_request", "expected one of them"),
     ("neither", {"entities": {"user": [1]}}, 422, "invalid_request", "names no features"),
     ("no such service", {"feature_service": "churn", "entities": {"user": [1]}},
-     404, "unknown_name", "there is no service 'churn'; there is: paying_v1, reading_v1"),
+     404, "unknown_name", "unknown service 'churn'; available: paying_v1, reading_v1"),
     ("no such view", {"features": ["click:count_12d"], "entities": {"user": [1]}},
      404, "unknown_name", "'click'"),
     ("no such feature", {"features": ["clicks:count"], "entities": {"user": [1]}},

@@ -229,7 +229,7 @@ def test_factories_refuse_what_tensorflow_would_wait_for(monkeypatch: pytest.Mon
     with pytest.raises(SetupError, match="the TPU at 127.0.0.1:"):
         of_tpu(f"grpc://{nobody}")
 
-    with pytest.raises(UnknownNameError, match="no logical device 'GPU:7'; there is: CPU:0"):
+    with pytest.raises(UnknownNameError, match="unknown logical device 'GPU:7'; available: CPU:0"):
         DistributedStrategy.create_mirrored_strategy(["GPU:7"])
     with pytest.raises(ConfigurationError, match="each once"):
         DistributedStrategy.create_mirrored_strategy(["CPU:0", "/cpu:0"])

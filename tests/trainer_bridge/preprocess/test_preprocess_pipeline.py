@@ -235,7 +235,7 @@ def test_a_function_sees_the_columns_that_it_declares_and_cannot_change_them(lak
     def peeps(rows: Rows) -> dict[str, Any]:
         return {"z": rows["y"]}
 
-    with pytest.raises(UnknownNameError, match="'y'; there is: x") as found:
+    with pytest.raises(UnknownNameError, match="'y'; available: x") as found:
         PreprocessPipeline(lake, table).map(peeps, reads=["x"]).batch(4).open()
     assert "in function 'test_a_function" not in str(found.value.__notes__)
     assert "in function 'peeps' of a pipeline" in found.value.__notes__

@@ -628,7 +628,7 @@ def test_settings_that_are_none_are_explained(
 
 
 def test_a_model_needs_a_version_in_production(project: Project) -> None:
-    with pytest.raises(UnknownNameError, match="there is: churn"):
+    with pytest.raises(UnknownNameError, match="available: churn"):
         list(retrain(project, "chrn"))
     project.models.promote("churn", 1, "archived")
     with pytest.raises(ConfigurationError, match="models promote churn 1"):

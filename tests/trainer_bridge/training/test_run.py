@@ -368,7 +368,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
 @pytest.mark.parametrize(
     ("overrides", "error", "message"),
     [
-        (["data.training_set=chrn"], UnknownNameError, "there is: churn"),
+        (["data.training_set=chrn"], UnknownNameError, "available: churn"),
         (["data.service=chrn"], UnknownNameError, "chrn"),
         (["data.label=churnd"], ConfigurationError, "did you mean 'churned'"),
         (["data.time=favourite"], ConfigurationError, "expected UTC milliseconds"),
@@ -428,7 +428,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
         (["model=sequence_transformer"], ConfigurationError, "add a LastN feature"),
-        (["feedback.loop=shop"], UnknownNameError, "there is: earlier, losses"),
+        (["feedback.loop=shop"], UnknownNameError, "available: earlier, losses"),
         (["feedback.loop=losses", "feedback.keys=[customer_id]"], ConfigurationError, "sample_id"),
     ],
 )

@@ -238,9 +238,11 @@ def test_results_that_are_not_numbers_are_null() -> None:
 
 def test_errors_of_unknown_names_list_the_known_ones() -> None:
     builder = InteractionFeatureBuilder()
-    with pytest.raises(UnknownNameError, match="no feature 'c'; there is: a, b"):
+    with pytest.raises(UnknownNameError, match="unknown feature 'c'; available: a, b"):
         builder.build({"a": 1, "b": 2}, [("a", "c", "sum")])
-    with pytest.raises(UnknownNameError, match=r"no operation 'pow'; there is: \*, \+, -, /, a"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown operation 'pow'; available: \*, \+, -, /, a"
+    ):
         builder.build({"a": 1}, [("a", "a", "pow")])
     with pytest.raises(RequestError, match="feature 'a' has 2 values, 'b' 3"):
         builder.build({"a": [1, 2], "b": [1, 2, 3]}, [("a", "b", "sum")])

@@ -269,7 +269,7 @@ def _entry(where: str, entry: Any, roles: Mapping[str, _Role]) -> _Entry:
     for role in chosen:
         if role not in roles:
             raise ConfigurationError(
-                f"{where}: there is no role {role!r}; there are: {', '.join(roles) or 'none'}"
+                f"{where}: unknown role {role!r}; available: {', '.join(roles) or 'none'}"
             )
     own = _grant(where, entry)
     if own is None and not chosen:

@@ -317,7 +317,7 @@ class ModelSet:
             raise RequestRejected(
                 404,
                 "unknown_name",
-                f"there is no model {name[:80]!r}; there are: {', '.join(known[:20]) or 'none'}",
+                f"unknown model {name[:80]!r}; available: {', '.join(known[:20]) or 'none'}",
             )
         if not self.may_use(name, rights, definitions):
             raise RequestRejected(
