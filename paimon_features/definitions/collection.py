@@ -9,8 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import (
+    DefinitionError,
+    RequestError,
+    UnknownNameError,
+    unknown_name,
+)
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.derived import DerivedView
 from paimon_features.definitions.entity import Entity
@@ -145,11 +149,10 @@ class Definitions:
                     if view is None
                     else [f.name for f in view.compiled.features]
                 )
-                what = "feature view" if view is None else f"feature of view {ref.view!r}"
+                kind = "feature view" if view is None else f"feature of view {ref.view!r}"
+                name = ref.view if view is None else ref.feature
                 raise DefinitionError(
-                    f"service {service.name!r} refers to {ref}, but there is no such {what}; "
-                    f"available: {', '.join(known) or 'none'}"
-                    f"{did_you_mean(ref.feature if view else ref.view, known)}"
+                    f"service {service.name!r} refers to {ref}: {unknown_name(kind, name, known)}"
                 )
         try:
             self._outputs(service.items())

@@ -111,7 +111,7 @@ def test_a_sound_warehouse_has_no_damage(lake: Lake) -> None:
         (TABLE, 0)
     ]
     assert "1 data files not read" not in output
-    assert "there is no table 'nope'" in run("nope", code=2).output
+    assert "unknown table 'nope'" in run("nope", code=2).output
 
 
 def test_a_damaged_data_file_is_named_with_its_snapshots_and_what_to_do(lake: Lake) -> None:

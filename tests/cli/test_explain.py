@@ -68,10 +68,10 @@ def test_every_feature_is_reported_and_json_has_it_all(project: Project) -> None
 @pytest.mark.redis
 def test_what_cannot_be_explained_is_reported(project: Project) -> None:
     for arguments, message in (
-        (("nothing", "--entity", "customer_id=1"), "there is no feature view 'nothing'"),
+        (("nothing", "--entity", "customer_id=1"), "unknown feature view 'nothing'"),
         (("customer_spend", "--entity", "customer_id=1,2"), "expected one value"),
         (("customer_spend", "--entity", "shop=1"), "expected KEY=VALUE"),
-        (("customer_spend", "--entity", "customer_id=1", "--feature", "x"), "no feature"),
+        (("customer_spend", "--entity", "customer_id=1", "--feature", "x"), "unknown feature"),
         (("customer_spend", "--entity", "customer_id=1", "--as-of", "noon"), "expected UTC"),
     ):
         done = run("explain", *arguments)

@@ -206,12 +206,12 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
 def test_wrong_names_are_reported(project: Project) -> None:
     assert "no transformer is saved yet" in run("fitted", "list").output
     project.fitted.save("amount_scaler", fit(project))
-    assert "no fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output
-    assert "no fitted transformer 'amont'" in run("fitted", "list", "amont", code=2).output
+    assert "unknown fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output
+    assert "unknown fitted transformer 'amont'" in run("fitted", "list", "amont", code=2).output
     assert "has no version 7; it has: 1" in run(
         "fitted", "export", "amount_scaler", "7", code=2
     ).output  # fmt: skip
-    with pytest.raises(UnknownNameError, match="no table 'training_none'"):
+    with pytest.raises(UnknownNameError, match="unknown table 'training_none'"):
         project.fitted.save("x", fit(project), table="training_none")
     with pytest.raises(SnapshotExpiredError):
         project.fitted.save("x", fit(project), table="training_fitting", snapshot_id=99)

@@ -99,7 +99,7 @@ def test_export_writes_files_once(project: Project, tmp_path: Path) -> None:
     assert "exists already" in run("export", "churn", code=2).output
     run("export", "churn", "1", "--into", "x", "--file", "network.onnx")
     assert (tmp_path / "x" / "network.onnx").read_bytes() == network(1.0).SerializeToString()
-    assert "there is no file" in run("export", "churn", "--file", "y", code=2).output
+    assert "unknown file" in run("export", "churn", "--file", "y", code=2).output
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_a_token_may_have_roles_views_models_and_rates(project: Path) -> None:
     assert rights.quota is not None
     assert rights.quota.requests_per_s == 5
     for arguments, code, message in (
-        (["--role", "nobody", "--name", "x"], 2, "there is no role 'nobody'"),
-        (["--view", "nothing*"], 2, "there is no feature view 'nothing*'"),
+        (["--role", "nobody", "--name", "x"], 2, "unknown role 'nobody'"),
+        (["--view", "nothing*"], 2, "unknown feature view 'nothing*'"),
         ([], 2, "pass at least one --service, --view, --model or --role"),
     ):
         refused = run(project, "token", *arguments)

@@ -47,7 +47,7 @@ def test_train_show_promote_and_reproduce(shop: Path) -> None:
 
 def test_wrong_use_is_explained(shop: Path) -> None:
     assert "expected NAME@VERSION" in run("reproduce", "churn@x", code=2).output
-    assert "there is no model 'churn'" in run("reproduce", "churn@1", code=2).output
+    assert "unknown model 'churn'" in run("reproduce", "churn@1", code=2).output
     assert "expected a configuration file" in run("train", "chrn.yaml", code=2).output
     assert "model.layers=0" in run("train", "churn.yaml", "model.layers=0", code=2).output
     wrong = run("train", "churn.yaml", "data.training_set=chrn", code=2).output
@@ -91,7 +91,7 @@ def retrained(config: str, code: int) -> str:
 
 
 def test_wrong_use_of_retrain_and_of_appended_rows_is_explained(shop: Path) -> None:
-    assert "there is no model 'churn'" in run("retrain", "churn", code=2).output
+    assert "unknown model 'churn'" in run("retrain", "churn", code=2).output
     assert "--rounds requires --follow" in run("retrain", "x", "--rounds", "1", code=2).output
     assert "expected SETTING=VALUE" in run("retrain", "x", "min_rows", code=2).output
     rows = pa.table({"customer_id": [1], "event_time_ms": [START + 91 * DAY_MS], "other": [1]})

@@ -78,8 +78,14 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("spent:count_1d", "refers to spent:count_1d, but there is no such feature view"),
-        ("spend:count_9d", "unknown such feature of view 'spend'; available: count_1d"),
+        (
+            "spent:count_1d",
+            "refers to spent:count_1d: unknown feature view 'spent'; available: spend",
+        ),
+        (
+            "spend:count_9d",
+            "spend:count_9d: unknown feature of view 'spend' 'count_9d'; available: count_1d",
+        ),
     ],
 )
 def test_a_service_refers_to_existing_features(reference: str, message: str) -> None:

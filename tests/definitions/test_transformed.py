@@ -181,7 +181,7 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
             "spend:count_1d is Int64, and word v1, a one_hot_encoder, was fitted on other values",
         ),
         (Transformed("x", "spend:nothing", Fitted("amount", 2)), "no feature 'nothing'; it has: "),
-        (Transformed("x", "spent:count_1d", Fitted("amount", 2)), "no feature view 'spent'"),
+        (Transformed("x", "spent:count_1d", Fitted("amount", 2)), "unknown feature view 'spent'"),
         (
             Transformed("x", "other", Fitted("amount", 2)),
             "unknown interaction 'other'; available: none",

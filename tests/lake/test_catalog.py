@@ -159,7 +159,7 @@ def test_what_an_interrupted_creation_leaves_is_no_table(lake: Lake) -> None:
             other = Lake.open(lake.warehouse, lake.database)
             if not other.exists("t"):
                 assert other.list() == []
-                with pytest.raises(UnknownNameError, match="no table 't'"):
+                with pytest.raises(UnknownNameError, match="unknown table 't'"):
                     other.table("t")
         else:
             break
@@ -206,7 +206,7 @@ def test_a_table_that_is_being_created_is_unknown_and_one_without_its_schemas_da
     (folder / "schema" / ".schema-0.7f0c.tmp").write_text("{")
     assert not lake.exists("t")
     assert lake.list() == []
-    with pytest.raises(UnknownNameError, match="no table 't'"):
+    with pytest.raises(UnknownNameError, match="unknown table 't'"):
         read_arrow(lake, "t")
     lake.create(TableSpec("t", {"a": Int64}))
     append_arrow(lake, "t", pa.table({"a": [1]}))

@@ -176,7 +176,7 @@ def test_tables_without_changelog_and_sources_without_retraction_are_rejected(
     for table, mapping, error, said in (
         ("shop.silent", {}, ConfigurationError, "'none', so it does not contain the replaced rows"),
         ("shop.gone", {}, UnknownNameError, "'gone'; available: orders, silent"),
-        ("mall.orders", {}, UnknownNameError, "no database 'mall'"),
+        ("mall.orders", {}, UnknownNameError, "unknown database 'mall'"),
         ("shop.orders", {"op": "x"}, ConfigurationError, "filled from the kind of each change"),
         ("shop.orders", {"amount": "x"}, ConfigurationError, "shop.orders: it has no column 'x'"),
     ):

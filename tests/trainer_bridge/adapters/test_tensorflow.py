@@ -308,7 +308,7 @@ def test_stacks_features_labels_and_weights_make_what_keras_takes(
         ({"stack": {"f": ["a", "label"]}}, ConfigurationError, "stack_dtype='float32'"),
         ({"stack": {"f": []}}, ConfigurationError, "stack 'f' has no columns"),
         ({"stack": {"label": ["a", "b"]}}, ConfigurationError, "called like another column"),
-        ({"label": "z"}, UnknownNameError, "no tensor 'z'"),
+        ({"label": "z"}, UnknownNameError, "unknown tensor 'z'"),
         ({"weight": "w"}, ConfigurationError, "goes with a label"),
         ({"label": ["a", "b", "c", "w", "label"]}, ConfigurationError, "no column is left"),
         ({"prefetch": -1}, ConfigurationError, "prefetch=-1"),
