@@ -56,7 +56,7 @@ from paimon_features.models import (
     VersionState,
     sha256_of,
 )
-from paimon_features.online.store.models import PublishedModels, model_place_of
+from paimon_features.online.store.published_models import PublishedModels, model_place_of
 from paimon_features.testing.servers.redis_server import RedisServer
 from tests.servers.online_servers import free_ports
 from tests.tile_lake import PROJECT

@@ -38,7 +38,6 @@ REPEATED = {
     "memory": (2, "a wire, and what a feedback writer remembers"),
     "messages": (2, "texts of Redis failures, and HTTP messages"),
     "metrics": (3, "of models, of a server, and of Flink"),
-    "models": (2, "one subject by layer: online store, project"),
     "network": (2, "Kubernetes' network policy, and a neural network"),
     "notes": (2, "on a model version, and those of libraries in training"),
     "online": (2, "one subject: its part of a project, and deletion from it"),

@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
 from paimon_features.core.configuration.project_config import find_root, read_config
 from paimon_features.core.process.traces import open_tracer
 from paimon_features.online.store import OnlineSettings, open_store
-from paimon_features.online.store.models import model_place_of
+from paimon_features.online.store.published_models import model_place_of
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.http.access.hosts import Hosts
 from paimon_features.serving.http.access.token_use import TokenUse

@@ -17,7 +17,7 @@ from paimon_features.core.errors import (
 from paimon_features.core.times.clock import now_ms
 from paimon_features.models import SHARES, ModelManifest, ModelState, ModelStates, VersionNote
 from paimon_features.models.mlflow_tracking import History, Tracker
-from paimon_features.online.store.models import (
+from paimon_features.online.store.published_models import (
     AGAIN,
     PUBLISHED,
     ModelPlace,
@@ -123,7 +123,7 @@ class ProjectModels:
         UnknownNameError
             If there is no such service.
         """
-        from paimon_features.project.fitted_models import fitted_manifest
+        from paimon_features.project.iteration_models import fitted_manifest
 
         manifest, files = fitted_manifest(self._project, name, fitted, service, transformer, card)
         return self.register(manifest, files)

@@ -25,7 +25,7 @@ from paimon_features.core.types.schema import type_from_text
 from paimon_features.definitions.served import PREDICTION_COLUMNS
 from paimon_features.lake.specs import PREDICTIONS_PREFIX
 from paimon_features.models import NETWORK, ModelInput, ModelManifest, sha256_of
-from paimon_features.online.store.models import ServedModel
+from paimon_features.online.store.published_models import ServedModel
 from paimon_features.project import Project
 from paimon_features.project.verification.request_log.check import check_rows
 from paimon_features.project.verification.request_log.log_report import LogReport, ReadKey

@@ -13,7 +13,7 @@ from paimon_features.core.errors import ModelError, OverloadedError
 from paimon_features.core.extras import require
 from paimon_features.core.types.array_types import Array
 from paimon_features.models import ModelInput, ModelManifest, check_network
-from paimon_features.online.store.models import ServedModel
+from paimon_features.online.store.published_models import ServedModel
 
 Outputs = list[npt.NDArray[np.float32]]
 """One array of shape (rows, width) for each output of the signature."""

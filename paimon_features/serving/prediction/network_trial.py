@@ -20,7 +20,7 @@ from pathlib import Path
 
 from paimon_features.core.errors import ModelError, PaimonFeaturesError, shortened
 from paimon_features.models import ModelManifest
-from paimon_features.online.store.models import ServedModel
+from paimon_features.online.store.published_models import ServedModel
 
 _SIZE = 8
 """Bytes of the length in front of the manifest."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from paimon_features.core.configuration.project_config import ServeConfig
 from paimon_features.online.store import MemoryStore
-from paimon_features.online.store.models import ServedModel
+from paimon_features.online.store.published_models import ServedModel
 from paimon_features.serving.http.definitions.definition_set import DefinitionSet
 from paimon_features.serving.http.definitions.served_models import ModelSet
 from paimon_features.serving.http.server.app import FeatureApp

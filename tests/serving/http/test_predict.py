@@ -27,7 +27,7 @@ from paimon_features.models import (
     VersionState,
     sha256_of,
 )
-from paimon_features.online.store.models import ServedModel
+from paimon_features.online.store.published_models import ServedModel
 from paimon_features.serving.http.definitions.served_models import (
     LoadedModel,
     LoadedVersion,

@@ -20,7 +20,7 @@ pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 from paimon_features.models import ModelStates, VersionState
-from paimon_features.online.store.models import ModelPlace, PublishedModels, ServedModel
+from paimon_features.online.store.published_models import ModelPlace, PublishedModels, ServedModel
 from tests.patient_stores import patient_store
 from tests.serving.http.test_server import Running, folder, run
 from tests.serving.prediction.networks import linear, looping, number, sigmoid, state

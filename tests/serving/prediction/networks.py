@@ -19,7 +19,7 @@ from paimon_features.models import (
     VersionState,
     sha256_of,
 )
-from paimon_features.online.store.models import ServedModel
+from paimon_features.online.store.published_models import ServedModel
 
 NULL = 0.5
 """What a null counts as in these networks."""

@@ -8,7 +8,7 @@ from paimon_features.core.documents.redaction import redact
 from paimon_features.core.errors import OnlineStoreError, PaimonFeaturesError
 from paimon_features.core.extras import require
 from paimon_features.models import ModelStates, VersionState
-from paimon_features.online.store.models import AGAIN, ModelPlace
+from paimon_features.online.store.published_models import AGAIN, ModelPlace
 from paimon_features.serving.http.definitions.served_models import (
     LoadedModel,
     LoadedVersion,

@@ -25,7 +25,7 @@ from paimon_features.core.errors import PaimonFeaturesError
 from paimon_features.core.process.host_names import LOCAL
 from paimon_features.core.process.traces import open_tracer
 from paimon_features.online.store import OnlineSettings, open_store
-from paimon_features.online.store.models import model_place_of
+from paimon_features.online.store.published_models import model_place_of
 from paimon_features.serving.http.access.hosts import Hosts
 from paimon_features.serving.http.access.quotas import Quotas
 from paimon_features.serving.http.access.token_use import TokenUse

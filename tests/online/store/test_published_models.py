@@ -15,7 +15,11 @@ from paimon_features.core.errors import ModelError, PaimonFeaturesError
 from paimon_features.models import ModelManifest, ModelStates, sha256_of
 from paimon_features.online.store import MemoryStore, OnlineStore
 from paimon_features.online.store.documents import ONLINE
-from paimon_features.online.store.models import ModelPlace, PublishedModels, model_place_of
+from paimon_features.online.store.published_models import (
+    ModelPlace,
+    PublishedModels,
+    model_place_of,
+)
 from paimon_features.online.store.store import Write
 from tests.models.networks import manifest, network
 from tests.patient_stores import patient_store
