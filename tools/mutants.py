@@ -177,7 +177,9 @@ def tests_fail(folder: Path, tests: str) -> bool:
     SystemExit
         If they cannot be run at all.
     """
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    # what `make test` runs of them
+    chosen = ["--hypothesis-profile=sample", "-m", "not long"]
+    command = [sys.executable, "-m", "pytest", "-xqn0", "-p", "no:cacheprovider", *chosen]
     done = subprocess.run(
         [*command, *tests.split()],
         cwd=folder,
@@ -240,6 +242,7 @@ def main() -> int:
         for tests, fail in zip(groups, pool.map(try_tests, groups), strict=True):
             if fail:
                 raise SystemExit(f"the tests {tests} fail without any fault")
+        print(f"without a fault the {len(groups)} groups of tests pass", flush=True)
         results = []
         for number, (mutant, caught) in enumerate(
             zip(chosen, pool.map(try_mutant, chosen), strict=True), 1
