@@ -142,7 +142,7 @@ chaos:
 		tests/trainer_bridge/training/test_killed.py tests/lake/test_models.py \
 		--timeout=0 -rP $(ARGS)
 
-# what a target needs besides .venv: where it cannot be had, .ci/run goes on without that target
+# what PART needs besides .venv: where it cannot be had, .ci/run goes on without that target
 ui-test-tools:
 	@tools/setup.sh test
 	@command -v chromium || command -v chromium-browser || { echo "no chromium on the PATH"; exit 1; }

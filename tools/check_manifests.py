@@ -55,6 +55,8 @@ def main() -> int:
     document = openapi(work)
     write_core_schemas(document, schemas)
     skipped: list[str] = ["-skip", "FlinkDeployment"]
+    if args.folders and args.crd is None:
+        print("manifests: skipped: FlinkDeployments, whose schema --crd would name")
     if args.crd is not None:
         write_crd_schema(args.crd, schemas)
         skipped = []

@@ -59,7 +59,16 @@ def test_applying_a_snapshot_again_changes_nothing(
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
-@pytest.mark.parametrize("lifetime", [True, False])
+@pytest.mark.parametrize(
+    ("store", "lifetime"),
+    [
+        ("memory", True),
+        pytest.param("redis", False, marks=pytest.mark.redis),
+        pytest.param("memory", False, marks=pytest.mark.long),
+        pytest.param("redis", True, marks=[pytest.mark.redis, pytest.mark.long]),
+    ],
+    indirect=["store"],
+)
 def test_a_long_stream_is_exact_after_every_pass(
     tmp_path: Path, store: OnlineStore, stored: Stored, lifetime: bool
 ) -> None:

@@ -241,7 +241,7 @@ globals().update({f"d{i}": each for i, each in enumerate([*sources, *views])})
 """
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH (make ui-test)")
 def test_a_large_project_is_folded_and_drawn_around_one_definition(
     tmp_path: Path, browser: Chromium
 ) -> None:
@@ -272,7 +272,7 @@ def test_a_large_project_is_folded_and_drawn_around_one_definition(
         server.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH (make ui-test)")
 def test_every_page_shows_what_it_should_and_no_text_becomes_markup(
     server: PageServer, browser: Chromium
 ) -> None:

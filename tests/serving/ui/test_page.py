@@ -214,7 +214,7 @@ def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_
 # -- in a browser --------------------------------------------------------------------------
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH (make ui-test)")
 
 
 @pytest.fixture

@@ -87,7 +87,10 @@ def test_the_reference_order_is_every_ranks_order_from_every_position(last: Last
 
 
 @pytest.mark.parametrize("make", STREAMS)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    "world",
+    [n if n in (1, 2, 5, 12) else pytest.param(n, marks=pytest.mark.long) for n in WORLDS],
+)
 def test_all_ranks_together_read_what_one_reads_and_no_row_twice(
     small: Lake, make: Make, world: int
 ) -> None:

@@ -212,7 +212,15 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(TrainingModule, "training_step", dying)
 
 
-@pytest.mark.parametrize(("check_every", "at"), [(3, 4), (3, 8), (4, 11), ("null", 8)])
+@pytest.mark.parametrize(
+    ("check_every", "at"),
+    [
+        (3, 4),
+        pytest.param(3, 8, marks=pytest.mark.long),
+        pytest.param(4, 11, marks=pytest.mark.long),
+        ("null", 8),
+    ],
+)
 def test_a_run_that_died_within_an_epoch_ends_as_one_that_did_not(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, check_every: Any
 ) -> None:
