@@ -59,12 +59,14 @@ test:
 	@echo "SKIPPED [3] tests/a.py:12: needs a GPU"
 	@echo "SKIPPED [2] tests/b.py:7: VARIABLE (make feast-test)"
 	@echo "SKIPPED [4] tests/c.py:7: VARIABLE (make chaos)"
+	@echo "SKIPPED [1] tests/d.py:7: not built (make test)"
 	@echo "== 10 passed, 9 skipped in 1.20s =="
 lint:
 	@echo "pyright: skipped: there is no npx"
 feast-test-tools:
 	@true
 feast-test:
+	@echo "SKIPPED [6] tests/d.py:7: not built (make test)"
 	@echo "5 passed, 1 warning in 61.20s (0:01:01)"
 mutants:
 	@echo "$(ARGS)"
@@ -78,6 +80,8 @@ mutants:
     assert "test             0.0 min  passed  10 passed, 9 skipped\n" in summary
     assert "     3 needs a GPU\n" in summary
     assert "     4 VARIABLE (make chaos)\n" in summary
+    # in the part that is named it is a skip
+    assert "     1 not built (make test)\n" in summary
     assert "feast-test)" not in summary
     assert "     1 pyright: skipped: there is no npx\n" in summary
     assert "     1 3 of 44 faults caught, 41 not run: out of time\n" in summary
@@ -118,6 +122,17 @@ docs:
     assert "documented" in output
     assert "never" not in output
     assert output.count("not run: manifests: Go is not installed\n") == 2
+
+
+def test_only_essential_parts_start_after_the_time_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    makefile = "docs mutants test-long:\n\t@echo ran $@\n"
+    parts = ["docs", "mutants", "test-long"]
+    assert run(tmp_path, monkeypatch, makefile, *parts, budget_s=-1) == 0
+    output = capfd.readouterr().out
+    assert re.findall(r"(?m)^ran (.+)$", output) == ["docs"]
+    assert output.count("not run: test-long: 75 minutes are over\n") == 2
 
 
 def test_a_part_that_runs_beyond_the_limit_is_killed_and_fails(

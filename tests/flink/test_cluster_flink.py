@@ -265,7 +265,7 @@ def test_a_size_that_flink_does_not_support_is_rejected() -> None:
         ClusterShape(task_manager_mb=512)
 
 
-@part_of_chaos("20 s")
+@pytest.mark.long
 def test_processes_of_several_hosts_connect_and_end_on_sigterm(
     tmp_path: Path,
 ) -> None:

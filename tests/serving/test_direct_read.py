@@ -27,7 +27,7 @@ from tests.serving.test_get_many import REFS, reported, shop, spoilt
 from tests.serving.test_interactions import NOW, SOLD, SPEND, Shop
 
 __all__ = ["shop"]
-pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built")
+pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 
 
 NUMBERS = {

@@ -73,7 +73,7 @@ def check(rng: random.Random, view: CompiledView) -> None:
         assert_same(*both(rows, part, plan, as_of_ms))
 
 
-@pytest.mark.skipif(CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 @given(seed=st.integers(0, 2**32 - 1))
 @cases(150)
 def test_random_views_and_records_have_one_result(seed: int) -> None:
@@ -99,7 +99,7 @@ def aggregates() -> list[Aggregate]:
     return list(found.values())
 
 
-@pytest.mark.skipif(CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 @pytest.mark.parametrize("kind", ["sawtooth", "hop", "exact"])
 def test_each_aggregate_has_one_result_on_each_kind_of_window(kind: Kind) -> None:
     source = EventSource("e", schema={"user": Int64, "t": Int64, **VALUE_COLUMNS}, event_time="t")
@@ -175,7 +175,7 @@ def test_damaged_records_have_the_errors_of_the_reference(is_random: bool, seed:
         assert str(got) == str(expected)
 
 
-@pytest.mark.skipif(CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 def test_a_history_of_too_many_tiles_is_left_to_numpy() -> None:
     view = FeatureView(
         "v", source=EventSource("s", schema={"user": Int64, "t": Int64}, event_time="t"),

@@ -18,7 +18,7 @@ from paimon_features.testing.sizes import cases
 EDGES = (MIN_TIME_MS, MAX_TIME_MS, NEVER_MS, 0, -1, 999, 1_000, 951_782_400_000, -2_203_891_200_001)
 
 
-@pytest.mark.skipif(CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 @given(st.lists(st.sampled_from(EDGES) | st.integers(MIN_TIME_MS, MAX_TIME_MS), max_size=20))
 @cases(200)
 def test_times_have_one_text(times_ms: list[int]) -> None:
@@ -32,7 +32,7 @@ def test_times_have_one_text(times_ms: list[int]) -> None:
 @pytest.mark.parametrize("time_ms", [MIN_TIME_MS - 1, MAX_TIME_MS + 1, 2**63 - 1, -(2**63)])
 def test_a_time_outside_the_calendar_is_no_buffer_overrun(time_ms: int) -> None:
     if CORE is None:
-        pytest.skip("the native core is not built")
+        pytest.skip("the native core is not built (make test)")
     with pytest.raises(ValueError, match="outside the years"):
         CORE.times_json(np.array([0, time_ms]))
 
@@ -50,7 +50,7 @@ def _neighbour(of: tuple[float, int]) -> float:
     return float((np.array([value]).view(np.int64) + steps).view(np.float64)[0])
 
 
-@pytest.mark.skipif(CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 @given(st.lists(_floats(), max_size=20))
 @example([0.0, -0.0, 5e-324, 1e15, 9007199254740993.0, 0.1 + 0.2])
 @cases(200)
@@ -63,7 +63,7 @@ def test_floats_have_one_text(floats: list[float]) -> None:
         assert got == msgspec.json.encode(floats)
 
 
-@pytest.mark.skipif(CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
 @cases(100)
 def test_integers_have_one_text(integers: list[int]) -> None:

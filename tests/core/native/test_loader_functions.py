@@ -20,7 +20,7 @@ from trainer_bridge.blocks import layers
 from trainer_bridge.order import blocks_of_rows, global_order, permutation
 from trainer_bridge.order.global_order import GlobalOrder
 
-pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built")
+pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 SIZES = (1, 2, 3, 1_023, 1_024, 10**6, 2**31, 2**53 + 1, 2**62 - 1)
 
 

@@ -17,7 +17,7 @@ from paimon_features.core.native import CORE
 from paimon_features.lake.storage.pages import KnownFooter, pages_by_python
 from paimon_features.testing.sizes import cases
 
-pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built")
+pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built (make test)")
 
 
 @given(seed=st.integers(0, 2**32 - 1))

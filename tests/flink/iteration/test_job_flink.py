@@ -50,7 +50,6 @@ from paimon_features.iteration.flink import (
 )
 from paimon_features.iteration.flink.table_outputs import TableRowConverter
 from paimon_features.iteration.flink.topology import restarting_sources
-from tests.chaos import part_of_chaos
 from tests.os_processes import interrupted
 from tests.waiting import await_true
 
@@ -487,7 +486,7 @@ def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
         flink().execute_async(sums(1, 3), {"seen": FileOutput(tmp_path)}, detached=True)
 
 
-@part_of_chaos("10 s of waiting")
+@pytest.mark.long
 def test_a_stuck_job_fails_with_the_name_of_the_missing_subtask(flink: Any, tmp_path: Path) -> None:
     class Sleepy(IterationListener):
         def flat_map(self, value: int) -> list[int]:

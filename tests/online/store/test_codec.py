@@ -55,7 +55,7 @@ WAYS = pytest.mark.parametrize("way", ["native", "numpy"])
 def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Pack and unpack by the native core, or by NumPy."""
     if way == "native" and native.CORE is None:
-        pytest.skip("the native core is not built")
+        pytest.skip("the native core is not built (make test)")
     if way == "numpy":
         monkeypatch.setattr(codec, "CORE", None)
 
@@ -279,7 +279,7 @@ def test_bytes_that_are_not_a_record_are_rejected(
             layout.decode([record, data])
 
 
-@pytest.mark.skipif(native.CORE is None, reason="the native core is not built")
+@pytest.mark.skipif(native.CORE is None, reason="the native core is not built (make test)")
 @given(seed=st.integers(0, 2**32 - 1))
 @cases(60)
 def test_the_core_and_numpy_pack_the_same_bytes(seed: int) -> None:

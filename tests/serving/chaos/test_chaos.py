@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import part_of_chaos
 from tests.serving.chaos import faults
 from tests.serving.chaos.scene import GROWTH_MB, Scene
 
@@ -49,7 +48,7 @@ def test_nothing_is_answered_wrong_while_the_store_and_the_others_fail(tmp_path:
     run(tmp_path, 1, "proxied", script)
 
 
-@part_of_chaos("10 s")
+@pytest.mark.long
 def test_nothing_is_answered_wrong_while_a_primary_is_replaced(tmp_path: Path) -> None:
     run(tmp_path, 2, "sentinel", [[faults.primary_killed]])
 

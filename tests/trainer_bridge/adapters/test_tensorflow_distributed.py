@@ -24,7 +24,6 @@ from paimon_features.core.types.schema import Float32, Int64
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
-from tests.chaos import part_of_chaos
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 pytestmark = pytest.mark.tensorflow
@@ -124,7 +123,7 @@ def start(lake: Lake, devices: str, tf_config: Any = None) -> subprocess.Popen[s
     )
 
 
-@part_of_chaos("15 s")
+@pytest.mark.long
 def test_replicas_get_the_global_batches_of_one_process(samples: Lake) -> None:
     hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
     running = [start(samples, "CPU:0,/device:CPU:1")]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from paimon_features.lake.catalog import Lake
-from tests.chaos import part_of_chaos
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.sample_tables import make_samples
 
@@ -87,7 +86,7 @@ def test_accelerate_trains_on_every_row_once_and_restores_the_position(samples: 
         assert all(part["restored"] for part in parts)
 
 
-@part_of_chaos("Accelerate, which it uses, has its own test")
+@pytest.mark.long
 def test_the_trainer_of_transformers_trains_on_every_row_once_and_resumes(samples: Lake) -> None:
     found = run(samples, "transformers")
     wanted = global_batches(samples, 2)
