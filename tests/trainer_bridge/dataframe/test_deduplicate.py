@@ -217,7 +217,7 @@ def test_what_cannot_be_deduplicated_is_refused(lake: Lake) -> None:
         ((5, ["user", ["age"]]), ConfigurationError, "expected one or several lists of columns"),
         ((5, ["user"]), ConfigurationError, "'user_index' would be duplicated"),
         ((5, ["user"], ["user"]), ConfigurationError, "'user' would be duplicated"),
-        ((5, ["who"]), UnknownNameError, "no column to deduplicate 'who'"),
+        ((5, ["who"]), UnknownNameError, "unknown column to deduplicate 'who'"),
     ):
         with pytest.raises(error, match=message):
             deduplicate(table, *arguments)  # type: ignore[arg-type]
