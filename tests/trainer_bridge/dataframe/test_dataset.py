@@ -364,7 +364,10 @@ def test_options_that_do_not_fit_are_refused(files: Path) -> None:
         (lambda: data.batch(1).prefetch(0), "buffer_size=0: expected at least 1"),
         (lambda: data.rebatch(4, 5), "min_batch_size=5: expected 1 to batch_size=4"),
         (lambda: data.rebatch(4, 0), "min_batch_size=0: expected 1 to batch_size=4"),
-        (lambda: Dataset.from_parquet(files, ["A"], fill={"B": 0}), "fill=: unknown field 'B'; available: A"),
+        (
+            lambda: Dataset.from_parquet(files, ["A"], fill={"B": 0}),
+            "fill=: unknown field 'B'; available: A",
+        ),
         (
             lambda: Dataset.from_parquet([files, "mock:///a.parquet"]),
             "'mock:///a.parquet' and '/.*' are in different stores; read one store at a time",
