@@ -24,7 +24,7 @@
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
-#   make ui-test  the web UI in Chromium with axe-core, which npm installs into .venv
+#   make ui-test  the web UI in Chromium with axe-core, which npm installs into build/axe
 #   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
 #   make feast-test  the Feast plugin, in an environment of its own with Feast, build/feast
 #   make adapters-test  Ray and Hugging Face datasets over a table, likewise, build/adapters
@@ -43,7 +43,8 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-fast test-paused coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test
+.PHONY: help demo test test-long test-fast test-paused coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test \
+	ui-test-tools feast-test-tools adapters-test-tools manifests-tools alerts-tools
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -141,14 +142,39 @@ chaos:
 		tests/trainer_bridge/training/test_killed.py tests/lake/test_models.py \
 		--timeout=0 -rP $(ARGS)
 
+# what a target needs besides .venv: where it cannot be had, .ci/run goes on without that target
+ui-test-tools:
+	@tools/setup.sh test
+	@command -v chromium || command -v chromium-browser || { echo "no chromium on the PATH"; exit 1; }
+	npm install --silent --no-save --ignore-scripts --prefix build/axe axe-core@4.14.1
+
+feast-test-tools:
+	@tools/setup.sh test
+	test -x build/feast/bin/python || .venv/bin/python -m venv build/feast
+	.venv/bin/python -m uv pip install --quiet --python build/feast/bin/python \
+		"$(FEAST)" --editable ".[client,lake,local,serve]"
+
+adapters-test-tools:
+	@tools/setup.sh test
+	test -x build/adapters/bin/python || .venv/bin/python -m venv build/adapters
+	.venv/bin/python -m uv pip install --quiet --python build/adapters/bin/python \
+		"datasets>=4" "ray[data,train]>=2.60" "transformers>=5" "accelerate>=1.10" \
+		--editable ".[lake,torch]"
+
+manifests-tools:
+	@tools/setup.sh test
+	.venv/bin/python tools/check_manifests.py
+
+alerts-tools:
+	@tools/setup.sh test
+	.venv/bin/python tools/check_alerts.py --tools
+
 fuzz:
 	@tools/setup.sh test
 	.venv/bin/python tools/fuzz.py $(ARGS)
 
-ui-test:
-	@tools/setup.sh test
-	npm install --silent --no-save --ignore-scripts --prefix .venv/axe axe-core@4.14.1
-	PAIMON_FEATURES_AXE=.venv/axe/node_modules/axe-core/axe.min.js \
+ui-test: ui-test-tools
+	PAIMON_FEATURES_AXE=build/axe/node_modules/axe-core/axe.min.js \
 		.venv/bin/python -m pytest -n 0 tests/project/web tests/serving/ui $(ARGS)
 
 mutants:
@@ -156,32 +182,21 @@ mutants:
 	.venv/bin/python tools/mutants.py $(ARGS)
 
 FEAST = feast[redis,duckdb]==0.67.0
-feast-test:
-	@tools/setup.sh test
-	test -x build/feast/bin/python || .venv/bin/python -m venv build/feast
-	.venv/bin/python -m uv pip install --quiet --python build/feast/bin/python \
-		"$(FEAST)" --editable ".[client,lake,local,serve]"
+feast-test: feast-test-tools
 	PAIMON_FEATURES_FEAST_PYTHON=$(CURDIR)/build/feast/bin/python .venv/bin/python -m pytest \
 		tests/integrations/feast $(ARGS)
 
-adapters-test:
-	@tools/setup.sh test
-	test -x build/adapters/bin/python || .venv/bin/python -m venv build/adapters
-	.venv/bin/python -m uv pip install --quiet --python build/adapters/bin/python \
-		"datasets>=4" "ray[data,train]>=2.60" "transformers>=5" "accelerate>=1.10" \
-		--editable ".[lake,torch]"
+adapters-test: adapters-test-tools
 	PAIMON_FEATURES_ADAPTERS_PYTHON=$(CURDIR)/build/adapters/bin/python .venv/bin/python -m pytest \
 		tests/trainer_bridge/adapters/test_ray_and_datasets.py --timeout=0 $(ARGS)
 
-manifests:
-	@tools/setup.sh test
+manifests: manifests-tools
 	rm -rf build/manifests && mkdir -p build/manifests
 	.venv/bin/python -m tests.project.deploy.projects build/manifests
 	.venv/bin/python tools/check_manifests.py --excerpt tests/project/deploy/kubernetes_schemas.json $(ARGS) \
 		deploy/kubernetes/base deploy/kubernetes/overlays/example build/manifests/full
 
-alerts:
-	@tools/setup.sh test
+alerts: alerts-tools
 	.venv/bin/python tools/check_alerts.py
 
 images:

@@ -40,3 +40,19 @@ def line_with(stream: IO[str], text: str) -> str:
             return line
         before.append(line)
     raise AssertionError(f"{text!r} was not printed; got {''.join(before)!r}")
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that run in the folder or name it in their arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            there = os.readlink(entry / "cwd") == str(folder)
+            named = str(folder).encode() in (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if there or named:
+            found.append(int(entry.name))
+    return found

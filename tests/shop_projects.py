@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.lake import append_arrow
 from paimon_features.lake.side_folder import generations
 from paimon_features.project import Project
 from paimon_features.testing.reference.tiler import tile_table
+from tests.commands import run
 from tests.patient_stores import PATIENT_TOML, make_patient
 
 SHOP = f'[online]\n{PATIENT_TOML}[project]\nname = "shop"\n'
@@ -66,10 +65,3 @@ def commit_purchases(project: Project, events: Sequence[Mapping[str, Any]]) -> N
     view = project.definitions.view("customer_spend")
     record = generations.load(project.lake, view.name)[0]
     append_arrow(project.lake, record.table, tile_table(view, events))
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    """The result of a command that has to end with this exit code."""
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done

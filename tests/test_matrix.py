@@ -1,7 +1,8 @@
 """Every edge, kind, grain and order of events, through every path: all equal the oracle.
 
-The suite takes each kind with each order once, the grains in turn, and random cells;
-``make chaos``, which sets ``PAIMON_FEATURES_RANDOM_JOBS``, takes every cell.
+The suite takes each kind with each order once, the grains in turn, and random cells; every second
+order is left to ``make test-long``, for raw events those that the other paths take. ``make chaos``,
+which sets ``PAIMON_FEATURES_RANDOM_JOBS``, takes every cell.
 
 To add a path, pass its tiles to ``matrix_paths.from_tiles``, or its answers to ``matrix.wrong``.
 """
@@ -82,12 +83,19 @@ def engine() -> Iterator[DuckDBEngine]:
         yield opened
 
 
-def groups(chosen: Sequence[Cell]) -> Iterable[object]:
-    """The cells of one tile and order in one test, so that they share their lakes."""
+def groups(chosen: Sequence[Cell], first: int = 0) -> Iterable[object]:
+    """The cells of one tile and order in one test, so that they share their lakes.
+
+    Every second test is marked ``long``, but not the one of the number ``first``, 0 or 1.
+    """
     by_lake: dict[str, list[Cell]] = {}
     for cell in chosen:
         by_lake.setdefault(f"{cell.tile}-{cell.order}", []).append(cell)
-    return [pytest.param(group, id=name) for name, group in by_lake.items()]
+    marks = ([], [pytest.mark.long])
+    return [
+        pytest.param(group, id=name, marks=marks[(number + first) % 2])
+        for number, (name, group) in enumerate(by_lake.items())
+    ]
 
 
 @pytest.mark.parametrize("group", groups(CELLS))
@@ -98,7 +106,7 @@ def test_tiles_answer_like_the_oracle(group: Sequence[Cell], engine: DuckDBEngin
             assert not wrong(cell, cell.questions, given), cell
 
 
-@pytest.mark.parametrize("group", groups(TILELESS))
+@pytest.mark.parametrize("group", groups(TILELESS, first=1))
 def test_the_local_engine_over_raw_events_equals_the_oracle(group: Sequence[Cell]) -> None:
     for cell in group:
         assert not wrong(cell, cell.questions, from_events(cell, cell.questions)), cell

@@ -1,6 +1,6 @@
 """The demo, which processes a retail log on every path, compared with one DuckDB query.
 
-The suite takes the last hundred days of the log; ``make chaos``, which sets
+``make test-long`` takes the last hundred days of the log; ``make chaos``, which sets
 ``PAIMON_FEATURES_KILLS``, and ``make demo`` take all of it.
 
 ::
@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.os_processes import processes_of
 from tests.serving.ui.chromium import Chromium
 from tests.waiting import await_true
 
@@ -50,7 +50,12 @@ BATCHES = 40 if DAYS is None else 8
 SERVICE = "will_buy_v1"
 VIEW = "customer_spend"
 
-pytestmark = [pytest.mark.flink, pytest.mark.redis, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.flink,
+    pytest.mark.redis,
+    pytest.mark.timeout(600),
+    pytest.mark.long,
+]
 
 RUN = """
 import runpy, sys
@@ -284,39 +289,6 @@ def test_the_report_draws_itself_from_one_file(demo: Path, tmp_path: Path) -> No
         # neither an error of the script nor something that the policy refused
         kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
         assert [event for event in browser.events if event["method"] in kinds] == []
-
-
-def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "paimon_features", "demo", "--into", str(tmp_path / "demo")]
-    # a group of its own: the signal of a terminal reaches every process in it
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "$ paimon-features ingest" in line:
-                break
-        await_true(lambda: set(processes_of(tmp_path / "demo")) > {process.pid})
-        os.killpg(process.pid, signal.SIGINT)
-        process.stdout.read()
-    assert process.returncode == 130
-    await_true(lambda: processes_of(tmp_path / "demo") == [])
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Processes that run in the folder or name it in their arguments."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            there = os.readlink(entry / "cwd") == str(folder)
-            named = str(folder).encode() in (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if there or named:
-            found.append(int(entry.name))
-    return found
 
 
 def test_every_event_with_a_customer_is_in_one_tile_and_every_other_is_counted(

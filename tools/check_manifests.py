@@ -8,6 +8,8 @@ It needs Go, and installs with it, into a folder of its own, what it runs (some 
   (``flinkdeployments.flink.apache.org-v1.yml`` of a release of the Flink Kubernetes Operator,
   1.13 or later: earlier ones do not know Flink 2.2).
 
+Without folders it installs what it needs, and checks nothing.
+
 Unknown fields are errors. Without --crd the FlinkDeployments are skipped, and counted as such.
 
     python tools/check_manifests.py --crd flinkdeployments.flink.apache.org-v1.yml FOLDER...
@@ -41,7 +43,7 @@ INT_OR_STRING = {"oneOf": [{"type": "string"}, {"type": "integer"}]}
 def main() -> int:
     """Check the folders; the exit code is 1 if a manifest is wrong."""
     parser = argparse.ArgumentParser(description="Check Kubernetes manifests.")
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--crd", type=Path, help="The operator's CustomResourceDefinition.")
     parser.add_argument("--excerpt", type=Path, help="Write the schemas that are used to a file.")
     parser.add_argument("--work", type=Path, default=CACHE)

@@ -42,17 +42,30 @@ def install(name: str, module: str, work: Path) -> Path:
 
 
 def go(arguments: list[str], work: Path, module: Path | None = None) -> str:
-    """Run Go with its folders below ``work``, in ``module``; returns its standard output."""
+    """Run Go with its folders below ``work``, in ``module``; return its standard output.
+
+    Raises
+    ------
+    SystemExit
+        If there is no Go, or if it fails; its last line says why.
+    """
+    if shutil.which("go") is None:
+        raise SystemExit("Go is not installed")
     work.mkdir(parents=True, exist_ok=True)
-    own = {"GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache", "GOBIN": f"{work}/bin"}
+    folders = {"GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache", "GOBIN": f"{work}/bin"}
     done = subprocess.run(
         ["go", *arguments],
         cwd=module or work,
-        env={**os.environ, **own},
-        stdout=subprocess.PIPE,
-        check=True,
+        env={**os.environ, **folders},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return done.stdout.decode()
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        reason = (done.stderr.strip().splitlines() or ["no reason"])[-1].strip()
+        raise SystemExit(f"go {' '.join(arguments)}: {reason}")
+    return done.stdout
 
 
 if __name__ == "__main__":

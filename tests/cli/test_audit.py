@@ -16,7 +16,7 @@ from paimon_features.core.process.identity import VARIABLE, identity_of
 from paimon_features.lake import database_owner
 from paimon_features.lake.side_folder import audit_log, generations
 from paimon_features.project import Project
-from tests.shop_projects import run
+from tests.commands import run
 
 FEATURES = """
 import paimon_features as pf

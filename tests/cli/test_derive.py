@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.errors import OwnershipError, TableError
 from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Definitions
@@ -20,6 +18,7 @@ from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.project import Project
 from paimon_features.project.planning.drop import plan_drop
 from paimon_features.testing.reference.tiler import event_rows, tile_table
+from tests.commands import invoke as run
 from tests.shop_projects import make_project
 
 DEFINITIONS = """
@@ -61,10 +60,6 @@ def commit(project: Project, visits: list[tuple[int, int, float]]) -> None:
     events = pa.table({name: list(values) for name, values in columns.items()})
     view = project.definitions.view("customer")
     append_arrow(project.lake, view.compiled.table(1), tile_table(view, event_rows(events)))
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments], catch_exceptions=False)
 
 
 def rows(project: Project, table: str = "features_daily") -> list[tuple[object, ...]]:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.lake import append_arrow, latest_snapshot
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.lake.side_folder import generations
 from paimon_features.project import Project
 from paimon_features.testing.reference.tiler import tile_table
+from tests.commands import invoke as run
 
 DEFINITIONS = """
 import paimon_features as pf
@@ -53,10 +52,6 @@ def commit(project: Project) -> None:
     newest = generations.load(project.lake, "activity")[-1]
     tiles = tile_table(project.definitions.view("activity"), events)
     append_arrow(project.lake, newest.table, tiles)
-
-
-def run(*args: str, typed: str | None = None) -> Result:
-    return CliRunner().invoke(cli, list(args), input=typed)
 
 
 def test_describe_lists_every_definition_with_its_owner_and_state(project: Project) -> None:

@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.cli.explain import time_line
 from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.project import Project
+from tests.commands import invoke as run
 from tests.shop_projects import started_shop
 
 NOW = 1_323_432_000_000
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
 
 
 @pytest.fixture

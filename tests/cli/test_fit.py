@@ -21,7 +21,8 @@ from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.transformers import MinMaxScaler, OneHotEncoder, StandardScaler
-from tests.shop_projects import make_project, run
+from tests.commands import run
+from tests.shop_projects import make_project
 
 RETAIL = Path(__file__).parents[2] / "examples" / "retail"
 STATISTICS = """

@@ -19,7 +19,8 @@ from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.transformers import StandardScaler
 from paimon_features.transformers import scalers as numeric
-from tests.shop_projects import make_project, run
+from tests.commands import run
+from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 

@@ -17,7 +17,8 @@ from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
-from tests.shop_projects import make_project, run
+from tests.commands import run
+from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 

@@ -17,7 +17,8 @@ from paimon_features.lake import EventWriter, read_arrow
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import ProcessHolder
 from paimon_features.project import Project
-from tests.shop_projects import make_project, run
+from tests.commands import run
+from tests.shop_projects import make_project
 
 FEATURES = """
 import paimon_features as pf

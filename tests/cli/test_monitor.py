@@ -12,9 +12,9 @@ import pytest
 
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.project import Project
+from tests.commands import run
 from tests.project.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
 from tests.reference.monitoring import reference_ks
-from tests.shop_projects import run
 
 MIDDLE = START + 2 * DAY_MS
 RANGES = ("--range", f"{MIDDLE}..", "--against", f"..{MIDDLE}")

@@ -12,13 +12,14 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from redis import Redis
 
 from paimon_features.cli import cli
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.online.materialize import MaterializeProgress, Materializer
 from paimon_features.project import Project
+from tests.commands import invoke as run
 from tests.os_processes import line_with
 from tests.servers.online_servers import wait_for
 from tests.shop_projects import commit_purchases, purchase, started_shop
@@ -40,10 +41,6 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 def leases(redis_url: str) -> list[bytes]:
     with Redis.from_url(redis_url) as redis:
         return list(redis.scan_iter(match="pf:*#lease"))
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments, catch_exceptions=False)
 
 
 def test_tiles_are_materialized_and_looked_up(project: Project) -> None:

@@ -11,7 +11,8 @@ import pytest
 from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake.ownership import lease
 from paimon_features.project import Project
-from tests.shop_projects import make_project, run
+from tests.commands import run
+from tests.shop_projects import make_project
 
 FEATURES = """
 import paimon_features as pf

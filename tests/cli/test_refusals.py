@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from tests.shop_projects import SHOP, make_project, run
+from tests.commands import run
+from tests.shop_projects import SHOP, make_project
 
 pytest.importorskip("duckdb")
 FEATURES = """

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.lake import read_arrow
 from paimon_features.project import Project
+from tests.commands import invoke as run
 
 pytestmark = pytest.mark.redis
 
@@ -26,10 +25,6 @@ EVENTS = """invoice,stock_code,description,quantity,invoice_time_ms,unit_price,c
 1,a,x,2,1323428400000,1.25,12346,France
 2,a,x,1,1323424800000,1.25,12347,France
 """
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
 
 
 def content(project: Project) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paimon_features.core.windows import DAY_MS
-from tests.shop_projects import run
+from tests.commands import run
 from tests.trainer_bridge.training.shop import START, make_shop
 
 pytest.importorskip("torch", reason="pip install torch")

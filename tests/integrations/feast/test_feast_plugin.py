@@ -15,7 +15,8 @@ import pytest
 
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.project import Project
-from tests.shop_projects import run, started_shop
+from tests.commands import run
+from tests.shop_projects import started_shop
 
 PYTHON = os.environ.get("PAIMON_FEATURES_FEAST_PYTHON")
 pytestmark = [

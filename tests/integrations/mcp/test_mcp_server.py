@@ -22,8 +22,9 @@ from paimon_features.integrations.mcp.bounded import bounded
 from paimon_features.project import Project
 from paimon_features.serving.http.access.tokens import NewToken, Tokens, add_token
 from paimon_features.serving.http.http_errors import RequestRejected
+from tests.commands import run
 from tests.os_processes import line_with
-from tests.shop_projects import run, started_shop
+from tests.shop_projects import started_shop
 
 mcp = pytest.importorskip("mcp", reason="pip install 'paimon-features[mcp]'")
 pytestmark = pytest.mark.redis

@@ -11,15 +11,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from click.testing import CliRunner, Result
 from referencing import Registry, Resource
 
-from paimon_features.cli import cli
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.integrations.openlineage import command_run
 from paimon_features.integrations.openlineage.datasets import command_datasets
 from paimon_features.lake import EventWriter
 from paimon_features.project import Project
+from tests.commands import invoke as run
 from tests.http_servers import HTTPServer
 from tests.waiting import LONG_S
 
@@ -66,10 +65,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with Path("paimon-features.toml").open("a") as file:
         file.write('\n[lineage]\nopenlineage = "events.jsonl"\n')
     return tmp_path / "shop"
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
 
 
 def events(folder: Path) -> list[dict[str, Any]]:

@@ -13,13 +13,12 @@ import pytest
 pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.models import ModelInput
 from paimon_features.project.outcomes.record import OutcomeRecorder
 from paimon_features.project.outcomes.rule import OutcomeRule
+from tests.commands import invoke as run
 from tests.project.outcomes.served_shop import COUNT, ServedShop, filled
 from tests.reference.outcomes import outcome_of
 from tests.serving.prediction.networks import linear, number
@@ -33,10 +32,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServedShop:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PAIMON_FEATURES_REQUEST_LOG_SALT", raising=False)
     return filled(tmp_path, USERS)
-
-
-def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, args, catch_exceptions=False)
 
 
 def everyone() -> list[dict[str, Any]]:

@@ -46,11 +46,6 @@ VIEW = FeatureView(
 LONG, NOW_MS = 300, 20_000 * DAY_MS
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.open(tmp_path / "lake", "features")
-
-
 def events(days: int, count: int) -> pa.Table:
     times = [15_000 * DAY_MS + n * days * DAY_MS // count for n in range(count)]
     return pa.table(

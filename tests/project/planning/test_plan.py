@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -55,11 +53,6 @@ def shop(
         **more,  # type: ignore[arg-type]
     )
     return Definitions.of([FeatureService("model", [view])])
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.open(tmp_path / "lake", "features")
 
 
 def test_the_first_apply_creates_every_table_and_an_active_generation(lake: Lake) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from paimon_features.lake import Lake
 from paimon_features.lake.side_folder.registry import applied, record, versions
 
 KEY = ("service", "model")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.open(tmp_path / "lake", "features")
 
 
 def test_nothing_is_applied_before_the_first_row(lake: Lake) -> None:

@@ -16,7 +16,7 @@ from paimon_features.lake import EventWriter
 from paimon_features.lake.side_folder import registry
 from paimon_features.project import Project
 from paimon_features.project.planning.reviewed import MAX_BYTES, ReviewedPlan
-from tests.shop_projects import run
+from tests.commands import run
 
 FEATURES = """
 import paimon_features as pf

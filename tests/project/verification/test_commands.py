@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.errors import OwnershipError
 from paimon_features.definitions import FeatureRef
 from paimon_features.lake.ownership.lease import Lease, ProcessHolder, acquire
@@ -20,6 +18,7 @@ from paimon_features.lake.specs import served_spec
 from paimon_features.online.store import MemoryStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from tests.clicks import clicks_view
+from tests.commands import invoke as run
 from tests.os_processes import line_with
 from tests.project.verification.shop import NAME, Shop, clock_ms
 
@@ -46,10 +45,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     log.note("r1", "buying_v1", got)
     log.close()
     return shop
-
-
-def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, args, catch_exceptions=False)
 
 
 def test_rows_are_committed_and_compared(shop: Shop) -> None:
