@@ -93,7 +93,7 @@ class Parameters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimator(Parameters, ABC):
+class IterativeEstimator(Parameters, ABC):
     """Parameters and ``fit``.
 
     A subclass names its ``model``, whose settings are the parameters of the same names.
@@ -205,7 +205,7 @@ class Estimator(Parameters, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorEstimator(Estimator):
+class VectorEstimator(IterativeEstimator):
     """An estimator on one column of vectors."""
 
     input_col: str | tuple[str, ...] = "input"
@@ -222,7 +222,7 @@ class VectorEstimator(Estimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionEstimator(Estimator):
+class PredictionEstimator(IterativeEstimator):
     """An estimator whose model predicts from a column of features."""
 
     features_col: str | tuple[str, ...] = "features"
@@ -248,7 +248,7 @@ class SupervisedEstimator(PredictionEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnsEstimator(Estimator):
+class ColumnsEstimator(IterativeEstimator):
     """An estimator on several columns of numbers."""
 
     input_cols: tuple[str, ...] = ()
@@ -281,7 +281,7 @@ def _collection(blocks: list[TrainingBlock]) -> TrainingSource:
 class _ToBlock:
     """Converts a record batch to a block; a block is returned as it is."""
 
-    def __init__(self, estimator: Estimator) -> None:
+    def __init__(self, estimator: IterativeEstimator) -> None:
         self._estimator = estimator
 
     def map(self, value: Any) -> TrainingBlock:

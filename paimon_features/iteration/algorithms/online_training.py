@@ -25,7 +25,7 @@ from paimon_features.iteration import (
 )
 from paimon_features.iteration.algorithms.estimator import (
     MODEL,
-    Estimator,
+    IterativeEstimator,
     TrainingSource,
     to_its_subtask,
 )
@@ -120,7 +120,7 @@ class ModelVersions(Sequence[Model]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineEstimator(Estimator):
+class OnlineEstimator(IterativeEstimator):
     """An estimator whose program outputs the model data of each version."""
 
     version_name: ClassVar[str]

@@ -41,7 +41,7 @@ class ImputerModel(Model):
     """
 
     kind = "flink_ml_imputer"
-    estimator = "Imputer"
+    estimator = "ImputerStage"
     data_names = ("surrogates",)
     defaults: ClassVar[Mapping[str, Any]] = {
         "input_cols": (),
@@ -71,7 +71,7 @@ class ImputerModel(Model):
         nulls = [None if column.valid is None else ~column.valid for column in columns]
         return Applied([Column(each) for each in self._filled(values, nulls)])
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         return self._filled(columns, [None] * len(columns))
 
     def _filled(self, columns: Sequence[Floats], nulls: Sequence[Any]) -> list[Floats]:
@@ -110,7 +110,7 @@ class KBinsDiscretizerModel(VectorModel):
     """
 
     kind = "flink_ml_k_bins_discretizer"
-    estimator = "KBinsDiscretizer"
+    estimator = "KBinsDiscretizerStage"
     data_names = ("binEdges",)
     defaults: ClassVar[Mapping[str, Any]] = {"input_col": "input", "output_col": "output"}
 
@@ -134,7 +134,7 @@ class KBinsDiscretizerModel(VectorModel):
         found = self.model_data["binEdges"]
         return {"binEdges": [[] if _is_constant(edges) else edges.tolist() for edges in found]}
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         out = []
         for values, edges in zip(columns, self.model_data["binEdges"], strict=True):
             places = np.searchsorted(edges, values, side="right") - 1
@@ -158,7 +158,7 @@ class OneHotEncoderModel(Model):
     """
 
     kind = "flink_ml_one_hot_encoder"
-    estimator = "OneHotEncoder"
+    estimator = "OneHotEncoderStage"
     data_names = ("maxIndex",)
     defaults: ClassVar[Mapping[str, Any]] = {"input_cols": (), "output_cols": (), "drop_last": True}
 
@@ -185,7 +185,7 @@ class OneHotEncoderModel(Model):
     def apply(self, columns: Sequence[Column]) -> Applied:
         """Return these columns encoded; a null makes nulls of all places of its column."""
         values = [column.values.astype(np.float64, copy=False) for column in columns]
-        made = self._made(values)
+        made = self._transform_columns(values)
         wrong = np.zeros(len(values[0]), np.bool_)
         for column, numbers, greatest in zip(
             columns, values, self.model_data["maxIndex"], strict=True
@@ -197,7 +197,7 @@ class OneHotEncoderModel(Model):
         out = [Column(each, valid) for each, valid in zip(made, valids, strict=True)]
         return Applied(out, wrong if wrong.any() else None)
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         return [
             (values == place).astype(np.float64)
             for values, size in zip(columns, self._sizes, strict=True)
@@ -244,7 +244,7 @@ class InteractionModel(Model):
     """
 
     kind = "flink_ml_interaction"
-    estimator = "Interaction"
+    estimator = "InteractionStage"
     data_names = ("sizes",)
     defaults: ClassVar[Mapping[str, Any]] = {"input_cols": (), "output_col": "output"}
 
@@ -264,7 +264,7 @@ class InteractionModel(Model):
     def names_out(self, names: Sequence[str]) -> list[str]:
         return [f"{self.settings['output_col']}_{place}" for place in range(self.width_out)]
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         bounds = [0, *accumulate(self.sizes)]
         groups = [columns[a:b] for a, b in pairwise(bounds)]
         out = list(groups.pop())
@@ -280,7 +280,7 @@ class InteractionModel(Model):
         if len(other):
             raise TransformError(
                 f"got vectors of the sizes {other[0].tolist()}; the model was fitted on vectors of "
-                f"{self.sizes}. Interaction.transform multiplies vectors of any size"
+                f"{self.sizes}. InteractionStage.transform multiplies vectors of any size"
             )
         return {self.settings["output_col"]: interaction_of(table, names)}
 

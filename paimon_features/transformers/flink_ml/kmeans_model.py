@@ -64,7 +64,7 @@ class KMeansModel(Model):
         check_finite("centroids", centroids)
         return {"centroids": centroids, "weights": weights}
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         measure = self.settings["distance_measure"]
         distances = [_distance(columns, c, measure) for c in self.model_data["centroids"].tolist()]
         unknown = np.isnan(distances[0])

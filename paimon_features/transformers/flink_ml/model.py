@@ -96,7 +96,7 @@ class Model(StoredTransformer):
         valid = np.logical_and.reduce(known) if known else None
         with np.errstate(all="ignore"):
             values = [column.values.astype(np.float64, copy=False) for column in columns]
-            made, failed = self._made(values), self._refused(values)
+            made, failed = self._transform_columns(values), self._refused(values)
         if failed is not None and valid is not None:
             failed = failed & valid
         return Applied([Column(each, valid) for each in made], failed)
@@ -130,7 +130,7 @@ class Model(StoredTransformer):
             if failed is not None and failed.any():
                 row = int(np.flatnonzero(failed)[0])
                 raise TransformError(f"row {row}: {self._why([c[row] for c in columns])}")
-            return self._made(columns)
+            return self._transform_columns(columns)
 
     def _fitting(self, features: Matrix) -> Matrix:
         if not len(features):  # a column of lists has no size without rows
@@ -144,7 +144,7 @@ class Model(StoredTransformer):
         return features
 
     @abstractmethod
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         """Return columns to columns, the same steps for each row whatever the other rows are."""
 
     @abstractmethod
@@ -206,7 +206,9 @@ class VectorModel(Model):
     def apply(self, columns: Sequence[Column]) -> Applied:
         """Return these columns through the model; a null stays null."""
         with np.errstate(all="ignore"):
-            made = self._made([c.values.astype(np.float64, copy=False) for c in columns])
+            made = self._transform_columns(
+                [c.values.astype(np.float64, copy=False) for c in columns]
+            )
         return Applied([Column(v, c.valid) for v, c in zip(made, columns, strict=True)])
 
     def transform(self, X: Any) -> Any:
@@ -228,7 +230,7 @@ class VectorModel(Model):
     def _scaled(self, features: Matrix) -> SparseRows:
         assert isinstance(features, SparseRows)
         # each place is scaled by itself, so its factor is what it makes of 1
-        factors = np.concatenate(self._made([np.ones(1)] * self.width))
+        factors = np.concatenate(self._transform_columns([np.ones(1)] * self.width))
         values = features.values * factors[features.indices]
         return SparseRows(features.starts, features.indices, values, features.width)
 
