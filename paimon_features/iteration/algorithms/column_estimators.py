@@ -72,18 +72,18 @@ class ImputerStage(ColumnsEstimator):
             return aggregate(source, _Means(self.missing_value), parallelism, config)
         return aggregate(source, _Frequencies(self.missing_value), parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
-        for index, surrogate in enumerate(found):
+    def _model_data(self, output: Any) -> Any:
+        for index, surrogate in enumerate(output):
             if np.isnan(surrogate):
                 label = self.input_cols[index] if self.input_cols else index
                 raise TransformError(
                     f"ImputerStage: all values in column {label} are null, NaN or the missing value"
                 )
-        return {"surrogates": found}
+        return {"surrogates": output}
 
 
-def _first(found: Floats) -> Floats:
-    return found[:, 0]
+def _first(quantiles: Floats) -> Floats:
+    return quantiles[:, 0]
 
 
 class _Means:
@@ -92,8 +92,8 @@ class _Means:
 
     def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
         rows = dense(block.features)
-        known = ~np.isnan(rows) & ~is_missing(rows, self._missing)
-        return np.where(known, rows, 0.0).sum(axis=0), known.sum(axis=0).astype(np.float64)
+        present = ~np.isnan(rows) & ~is_missing(rows, self._missing)
+        return np.where(present, rows, 0.0).sum(axis=0), present.sum(axis=0).astype(np.float64)
 
     def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
         return left[0] + right[0], left[1] + right[1]
@@ -110,8 +110,8 @@ class _Frequencies:
     def of(self, block: TrainingBlock) -> list[Counter[float]]:
         out = []
         for column in dense(block.features).T:
-            known = column[~np.isnan(column) & ~is_missing(column, self._missing)]
-            values, counts = np.unique(known, return_counts=True)
+            present = column[~np.isnan(column) & ~is_missing(column, self._missing)]
+            values, counts = np.unique(present, return_counts=True)
             out.append(Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))))
         return out
 
@@ -157,12 +157,12 @@ class KBinsDiscretizerStage(VectorEstimator):
             return aggregate(source, Extremes(), parallelism, config)
         return aggregate(source, _Sample(self.sub_samples, self.seed), parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
+    def _model_data(self, output: Any) -> Any:
         if self.strategy == "uniform":
-            pairs = zip(found["minVector"].tolist(), found["maxVector"].tolist(), strict=True)
+            pairs = zip(output["minVector"].tolist(), output["maxVector"].tolist(), strict=True)
             edges = [_uniform(low, high, self.num_bins) for low, high in pairs]
         else:
-            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in found.T]
+            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in output.T]
         return {"binEdges": edges}
 
 
@@ -285,8 +285,8 @@ class OneHotEncoderStage(ColumnsEstimator):
     ) -> Callable[[Any], Any]:
         return aggregate(source, Extremes(), parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
-        return {"maxIndex": found["maxVector"]}
+    def _model_data(self, output: Any) -> Any:
+        return {"maxIndex": output["maxVector"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,8 +310,8 @@ class InteractionStage(Parameters):
         A served feature has one width, so the vectors of a column must have one size here.
         """
         table, _ = self._table(X)
-        known = table.select(list(dict.fromkeys(self.input_cols))).drop_null()
-        sizes = [read_features(known, name).shape[1] for name in self.input_cols]
+        complete_rows = table.select(list(dict.fromkeys(self.input_cols))).drop_null()
+        sizes = [read_features(complete_rows, name).shape[1] for name in self.input_cols]
         return InteractionModel(
             {"sizes": sizes},
             rows=len(table),
@@ -334,10 +334,10 @@ class InteractionStage(Parameters):
             raise DefinitionError(
                 "InteractionStage: input_cols is empty; expected names of columns"
             )
-        found = as_table(X)
-        if found is None:
+        converted = as_table(X)
+        if converted is None:
             raise TransformError(f"InteractionStage: got {type(X).__name__}; expected a table")
-        missing = [name for name in self.input_cols if name not in found[0].column_names]
+        missing = [name for name in self.input_cols if name not in converted[0].column_names]
         if missing:
             raise TransformError(f"the table has no column {missing[0]!r}")
-        return found
+        return converted

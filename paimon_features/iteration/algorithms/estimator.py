@@ -138,10 +138,10 @@ class IterativeEstimator(Parameters, ABC):
         parallelism = checked_integer("parallelism", parallelism)
         blocks = self._blocks(rows, parallelism)
         start = self._start(rows, initial)
-        found = (executor or ReferenceExecutor()).run(
+        outputs = (executor or ReferenceExecutor()).run(
             self._program(_collection(blocks), start, parallelism, config or IterationConfig())
         )
-        return self._model(list(found[MODEL]), len(rows))
+        return self._model(list(outputs[MODEL]), len(rows))
 
     def program(
         self,
@@ -188,16 +188,16 @@ class IterativeEstimator(Parameters, ABC):
             raise DefinitionError(f"{type(self).__name__} does not start from an earlier model")
         return None
 
-    def _model(self, found: list[Any], rows: int) -> Any:
-        if len(found) != 1:
+    def _model(self, outputs: list[Any], rows: int) -> Any:
+        if len(outputs) != 1:
             raise TransformError(
-                f"{type(self).__name__}: the program returned {len(found)} models; expected one"
+                f"{type(self).__name__}: the program returned {len(outputs)} models; expected one"
             )
-        return self._new_model(self._model_data(found[0]), rows)
+        return self._new_model(self._model_data(outputs[0]), rows)
 
-    def _model_data(self, found: Any) -> Any:
+    def _model_data(self, output: Any) -> Any:
         """Return the model data from the record that the program outputs."""
-        return found
+        return output
 
     def _new_model(self, model_data: Any, rows: int) -> Model:
         settings = {n: getattr(self, n) for n in self.model.defaults if hasattr(self, n)}
@@ -258,15 +258,15 @@ class ColumnsEstimator(IterativeEstimator):
         super().__post_init__()
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
-        found = as_table(X)
-        if found is None:
+        converted = as_table(X)
+        if converted is None:
             return TrainingBlock(read_matrix(X))
         if not self.input_cols or len(self.input_cols) != len(self.output_cols):
             raise DefinitionError(
                 f"{type(self).__name__}: {len(self.input_cols)} input columns and "
                 f"{len(self.output_cols)} output columns; expected equal numbers, at least one"
             )
-        columns = [read_nullable(found[0], name) for name in self.input_cols]
+        columns = [read_nullable(converted[0], name) for name in self.input_cols]
         return TrainingBlock(np.column_stack(columns))
 
     def _names(self) -> tuple[str, ...] | None:
@@ -309,8 +309,8 @@ def labelled(
 ) -> TrainingBlock:
     """Read rows from the columns (features, label, weight) of a table, or from arrays."""
     features_col, label_col, weight_col = columns
-    found = as_table(X)
-    if found is None:
+    converted = as_table(X)
+    if converted is None:
         features = read_matrix(X)
         labels, weights = (_per_row(values, len(features)) for values in (y, sample_weight))
         if labels is None and label_col is not None:
@@ -321,7 +321,7 @@ def labelled(
             f"a table has its labels in {label_col!r} and its weights in {weight_col!r}; "
             "pass y and sample_weight only with arrays"
         )
-    table = found[0]
+    table = converted[0]
     return TrainingBlock(
         read_features(table, features_col),
         None if label_col is None else read_numbers(table, label_col),
@@ -330,8 +330,8 @@ def labelled(
 
 
 def _vectors(X: Any, columns: str | Sequence[str]) -> Matrix:
-    found = as_table(X)
-    return read_matrix(X) if found is None else read_features(found[0], columns)
+    converted = as_table(X)
+    return read_matrix(X) if converted is None else read_features(converted[0], columns)
 
 
 def _per_row(values: Any, rows: int) -> Floats | None:

@@ -173,5 +173,5 @@ class RobustScalerStage(VectorEstimator):
         return quantiles(source, shares, _medians_and_ranges, parallelism, config)
 
 
-def _medians_and_ranges(found: Floats) -> dict[str, Any]:
-    return {"medians": found[:, 0], "ranges": found[:, 2] - found[:, 1]}
+def _medians_and_ranges(quantiles: Floats) -> dict[str, Any]:
+    return {"medians": quantiles[:, 0], "ranges": quantiles[:, 2] - quantiles[:, 1]}
