@@ -152,7 +152,8 @@ class Definitions:
                 kind = "feature view" if view is None else f"feature of view {ref.view!r}"
                 name = ref.view if view is None else ref.feature
                 raise DefinitionError(
-                    f"service {service.name!r} refers to {ref}: {unknown_name(kind, name, available)}"
+                    f"service {service.name!r} refers to {ref}: "
+                    f"{unknown_name(kind, name, available)}"
                 )
         try:
             self._outputs(service.items())
