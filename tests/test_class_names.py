@@ -10,20 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("paimon_features", "trainer_bridge", "jobs")
 
-TRANSFORMERS = "paimon_features/transformers/"
-FLINK_ML = "paimon_features/iteration/algorithms/"
-PAIRS = {
-    **dict.fromkeys(
-        (
-            "Estimator", "Imputer", "KBinsDiscretizer", "MaxAbsScaler", "MinMaxScaler",
-            "OneHotEncoder", "RobustScaler", "StandardScaler",
-        ),
-        (FLINK_ML, TRANSFORMERS),
-    ),
-    "Interaction": ("paimon_features/definitions/", FLINK_ML),
-}  # fmt: skip
-"""Names that scikit-learn or the definitions share with Flink ML, and the folders of each."""
-
 
 def defined(source: str) -> Iterator[str]:
     """The classes of a module, nested ones included, and its aliases of ``Callable`` and arrays."""
@@ -47,9 +33,4 @@ def test_every_class_and_alias_has_a_name_of_its_own() -> None:
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in defined(path.read_text(encoding="utf-8")):
                 homes[name].append(path.relative_to(ROOT).as_posix())
-    twice = {name: paths for name, paths in homes.items() if len(paths) > 1}
-    assert {name: paths for name, paths in twice.items() if name not in PAIRS} == {}
-    for name, (first, second) in PAIRS.items():
-        one, other = twice[name]
-        assert one.startswith(first), name
-        assert other.startswith(second), name
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -26,7 +26,7 @@ def did_you_mean(
     text = str(name).lower()
     if len(text) > _LONGEST:
         return ""
-    spelt = {each.lower(): each for each in known}
+    spelt = {candidate.lower(): candidate for candidate in known}
     meant = (synonyms or {}).get(text)
     if meant is None:
         close = difflib.get_close_matches(text, spelt, 1)
@@ -34,12 +34,12 @@ def did_you_mean(
     return "" if meant is None else f"; did you mean {meant!r}?"
 
 
-def _is_misspelt(text: str, known: str) -> bool:
+def _is_misspelt(text: str, candidate: str) -> bool:
     """Return True if few letters differ: names that only begin with the same word are other names.
 
     A name of which parts were left out is misspelt, however many letters that are.
     """
-    matcher = difflib.SequenceMatcher(None, text, known, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, text, candidate, autojunk=False)
     equal = sum(block.size for block in matcher.get_matching_blocks())
-    shortest, longest = sorted((len(text), len(known)))
+    shortest, longest = sorted((len(text), len(candidate)))
     return equal == shortest or longest - equal <= max(2, longest // 3)

@@ -52,7 +52,7 @@ class Bundle:
             back as they are, or more than ``MAX_BYTES``.
         """
         transformed = self.definitions.transformed.values()
-        versions = [self.definitions.transformation(each).fitted for each in transformed]
+        versions = [self.definitions.transformation(feature).fitted for feature in transformed]
         content = {
             "project": self.project,
             "published_at_ms": self.published_at_ms,

@@ -64,7 +64,7 @@ def _meant_by_arrow(kind: pa.DataType) -> str | None:
     if kind == pa.large_string():
         return "String"
     plain = (Bool, Bytes, Date, Float32, Float64, Int32, Int64, String)
-    return next((repr(own) for own in plain if own.arrow == kind), None)
+    return next((repr(data_type) for data_type in plain if data_type.arrow == kind), None)
 
 
 def check_types(what: str, columns: Any) -> None:

@@ -119,7 +119,7 @@ class Definitions:
             "derived view": out.derived,
             "service": out.services,
         }
-        of_views = {what: of for what, of in named.items() if of is not out.services}
+        of_views = {kind: of for kind, of in named.items() if of is not out.services}
         for service in out.services.values():
             # 'lookup' and 'describe' take either by its name alone
             _own_name("service", service.name, of_views)
@@ -144,7 +144,7 @@ class Definitions:
         for ref in service.refs():
             view = self.views.get(ref.view) or self.tables.get(ref.view)
             if view is None or view.compiled.feature(ref.feature) is None:
-                known = (
+                available = (
                     [*self.views, *self.tables]
                     if view is None
                     else [f.name for f in view.compiled.features]
@@ -152,7 +152,8 @@ class Definitions:
                 kind = "feature view" if view is None else f"feature of view {ref.view!r}"
                 name = ref.view if view is None else ref.feature
                 raise DefinitionError(
-                    f"service {service.name!r} refers to {ref}: {unknown_name(kind, name, known)}"
+                    f"service {service.name!r} refers to {ref}: "
+                    f"{unknown_name(kind, name, available)}"
                 )
         try:
             self._outputs(service.items())
@@ -245,8 +246,8 @@ class Definitions:
             return self.interactions[text]
         if text in self.transformed:
             return self.transformed[text]
-        known = [*self.interactions, *self.transformed, "features as 'view:feature'"]
-        raise UnknownNameError.of("interaction", text, known)
+        available = [*self.interactions, *self.transformed, "features as 'view:feature'"]
+        raise UnknownNameError.of("interaction", text, available)
 
     def read_views(self, selection: Selection) -> list[CompiledView]:
         """Return the feature views that an online read of the selection needs, each once, in order.
@@ -317,8 +318,8 @@ class Definitions:
         for ref in selection.refs:
             view = self.any_view(ref.view).compiled
             if view.feature(ref.feature) is None:
-                known = [f"{view.name}:{f.name}" for f in view.features]
-                raise UnknownNameError.of("feature", str(ref), known)
+                available = [f"{view.name}:{f.name}" for f in view.features]
+                raise UnknownNameError.of("feature", str(ref), available)
             if not view.keys:
                 raise RequestError(
                     f"feature view {view.name!r} has no keys: it aggregates all events; "
@@ -331,7 +332,7 @@ class Definitions:
                         f"the key {key!r} is {known_kind!r} in feature view {other!r} and {kind!r} "
                         f"in {view.name!r}; they cannot be read together"
                     )
-        for what, names in (
+        for kind_of_output, names in (
             ("interaction", [i.name for i in selection.interactions]),
             ("transformed feature", [t.name for t in selection.transformed]),
             ("request input", selection.inputs),
@@ -339,7 +340,7 @@ class Definitions:
             for name in names:
                 if name in keys:
                     raise DefinitionError(
-                        f"the {what} {name!r} has the name of a key of feature view "
+                        f"the {kind_of_output} {name!r} has the name of a key of feature view "
                         f"{keys[name][0]!r}; rename it"
                     )
         return out
@@ -392,10 +393,10 @@ class Definitions:
         elif isinstance(item, Entity):
             self._put("entity", self.entities, item)
 
-    def _put(self, what: str, known: dict[str, Named], item: Named) -> None:
-        other = known.setdefault(item.name, item)
+    def _put(self, kind: str, existing: dict[str, Named], item: Named) -> None:
+        other = existing.setdefault(item.name, item)
         if other is not item and other.to_document() != item.to_document():
-            raise DefinitionError(f"two different definitions of {what} {item.name!r}")
+            raise DefinitionError(f"two different definitions of {kind} {item.name!r}")
 
 
 @contextmanager
@@ -416,7 +417,7 @@ def _own_name(what: str, name: str, named: Mapping[str, Mapping[str, object]]) -
             raise DefinitionError(f"{what} {name!r} has the name of {article} {kind}; rename one")
 
 
-def _get(what: str, known: dict[str, Named], name: str) -> Named:
-    if name not in known:
-        raise UnknownNameError.of(what, name, known)
-    return known[name]
+def _get(kind: str, items: dict[str, Named], name: str) -> Named:
+    if name not in items:
+        raise UnknownNameError.of(kind, name, items)
+    return items[name]

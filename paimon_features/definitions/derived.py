@@ -141,14 +141,15 @@ class DerivedView(ABC):
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""
-        made = self.compiled
+        compiled = self.compiled
         return {
             "kind": "derived_view",
             "name": self.name,
             "view": self.view.name,
             **self._windows_document(),
             "features": {
-                f.name: {"type": f.type.text, "partials": list(f.partials)} for f in made.features
+                f.name: {"type": f.type.text, "partials": list(f.partials)}
+                for f in compiled.features
             },
             **metadata(self),
         }
@@ -166,7 +167,7 @@ class DerivedView(ABC):
         length_ms = None if windows is None else windows.length_ms
         aggregates = self._aggregates(length_ms)
         view = self._view_with(aggregates, length_ms)
-        made = CompiledDerived(
+        compiled = CompiledDerived(
             self.name,
             view,
             tuple(
@@ -184,33 +185,33 @@ class DerivedView(ABC):
             end,
             count,
         )
-        taken = [*view.keys, start, end, *([count] if count else []), START_DAY]
-        for feature in made.features:
-            if feature.name in taken:
+        column_names = [*view.keys, start, end, *([count] if count else []), START_DAY]
+        for feature in compiled.features:
+            if feature.name in column_names:
                 raise DefinitionError(
                     f"two columns are named {feature.name!r}; give the feature another name="
                 )
-            taken.append(feature.name)
-        if len(set(taken)) < len(taken):
+            column_names.append(feature.name)
+        if len(set(column_names)) < len(column_names):
             raise DefinitionError(
                 f"the keys {', '.join(view.keys)} have the names of columns of a derived view: "
                 f"{start}, {end}, {count or START_DAY}, {START_DAY}"
             )
-        return made
+        return compiled
 
     def _aggregates(self, length_ms: int | None) -> list[Aggregate]:
         """Return the aggregates, one feature each, over the windows of the derived view only."""
         if self.features is None:
-            found: list[Aggregate] = []
+            bare_aggregates: list[Aggregate] = []
             for one in (a for given in self.view.features for a in given.each()):
                 try:
                     bare = replace(one, windows=_windows(length_ms), offset=None)
                 except DefinitionError as error:
                     error.add_note("pass features= without this aggregate")
                     raise
-                if bare not in found:
-                    found.append(bare)
-            return found
+                if bare not in bare_aggregates:
+                    bare_aggregates.append(bare)
+            return bare_aggregates
         if not self.features:
             raise DefinitionError("features=[]; expected aggregates, or None for all of the view's")
         for given in self.features:

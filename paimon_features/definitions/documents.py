@@ -39,12 +39,12 @@ _MAX_DEPTH = 40
 
 @cache
 def _classes() -> Mapping[str, type]:
-    own: dict[str, type] = {kind.__name__: kind for kind in _PARTS}
+    classes: dict[str, type] = {kind.__name__: kind for kind in _PARTS}
     for name in aggregates.__all__:
         kind = getattr(aggregates, name)
         if inspect.isclass(kind) and issubclass(kind, Aggregate) and kind is not Aggregate:
-            own[name] = kind
-    return own
+            classes[name] = kind
+    return classes
 
 
 @cache
@@ -117,7 +117,7 @@ class _DocumentWriter:
                 f"{kind.__module__}.{name} is not a class of paimon-features: a bundle "
                 "contains data and no code. Serve these definitions from their file"
             )
-        fields = {each: self._value(getattr(item, each)) for each in _arguments(name)}
+        fields = {argument: self._value(getattr(item, argument)) for argument in _arguments(name)}
         return {"is": name, **fields}
 
     def _value(self, value: Any) -> Any:

@@ -164,13 +164,13 @@ def _inferred(name: str, values: Sequence[Any]) -> DataType:
     if kinds == {decimal.Decimal}:
         scale = max(max(0, -int(value.as_tuple().exponent)) for value in values)
         return Decimal(38, scale)
-    found = _TYPES.get(next(iter(kinds), type(None)))
-    if len(kinds) != 1 or found is None:
+    data_type = _TYPES.get(next(iter(kinds), type(None)))
+    if len(kinds) != 1 or data_type is None:
         raise DefinitionError(
             f"the type of column {name!r} cannot be inferred from {list(values)[:3]!r}; "
             "pass it in schema="
         )
-    return found
+    return data_type
 
 
 def _partial_rows(

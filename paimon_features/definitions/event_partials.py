@@ -35,9 +35,9 @@ def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
     inside = np.ones(rows, np.bool_)
     conditions = [rule.condition for rule in view.skip_rules]
     for condition in conditions if view.where is None else [view.where, *conditions]:
-        found = evaluate(condition, columns, rows)
+        holds = evaluate(condition, columns, rows)
         inside &= (
-            found.values.astype(np.bool_) if found.valid is None else found.valid & found.values
+            holds.values.astype(np.bool_) if holds.valid is None else holds.valid & holds.values
         )
     return inside
 

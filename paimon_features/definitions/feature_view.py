@@ -109,7 +109,7 @@ class FeatureView:
         DefinitionError
             If the view has no such feature.
         """
-        names = [each.name for each in self.compiled.features]
+        names = [f.name for f in self.compiled.features]
         if feature not in names:
             raise DefinitionError(
                 f"feature view {self.name!r} has no feature {feature!r}; its features are: "
@@ -306,24 +306,25 @@ class _Compiler:
 
     def _partials(self, scope: Mapping[str, DataType]) -> tuple[Partial, ...]:
         """Return all partials by name, the hidden ones first, shared ones once."""
-        found = {p.name: p for p in HIDDEN_PARTIALS}
+        partials = {p.name: p for p in HIDDEN_PARTIALS}
         guards: dict[str, dict[Guard, None]] = {}
         for aggregate in self.features:
             aggregate.check_where(scope)
             for partial in aggregate.partials(scope):
-                known = found.setdefault(partial.name, partial)
-                if known.expression != partial.expression or known.merge != partial.merge:
+                existing = partials.setdefault(partial.name, partial)
+                if existing.expression != partial.expression or existing.merge != partial.merge:
                     raise DefinitionError(
                         f"{aggregate.stem}: its partial {partial.name!r} has two meanings: "
-                        f"{known.expression!r} and {partial.expression!r}"
+                        f"{existing.expression!r} and {partial.expression!r}"
                     )
-                if (partial.limit or 0) > (known.limit or 0):
-                    found[partial.name] = partial
+                if (partial.limit or 0) > (existing.limit or 0):
+                    partials[partial.name] = partial
                 guards.setdefault(partial.name, {}).update(dict.fromkeys(partial.guards))
-        rest = sorted(name for name in found if name not in {p.name for p in HIDDEN_PARTIALS})
+        rest = sorted(name for name in partials if name not in {p.name for p in HIDDEN_PARTIALS})
         # equal partials may have several bounds: all of them apply
         return HIDDEN_PARTIALS + tuple(
-            replace(p, guards=tuple(guards.get(p.name, ()))) for p in map(found.__getitem__, rest)
+            replace(p, guards=tuple(guards.get(p.name, ())))
+            for p in map(partials.__getitem__, rest)
         )
 
     def _check_retraction(
@@ -470,9 +471,9 @@ class _Compiler:
         self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]
     ) -> list[SkipRule]:
         """Rules for derived columns and conditions of aggregates that can overflow."""
-        found = dict(derived)
+        expressions = dict(derived)
         for aggregate in self.features:
             for text in aggregate.conditions:
-                found[f"where: {text}"] = substitute(parse(text, scope), derived)
-        guards = {detail: overflow_guard(expression) for detail, expression in found.items()}
+                expressions[f"where: {text}"] = substitute(parse(text, scope), derived)
+        guards = {detail: overflow_guard(expression) for detail, expression in expressions.items()}
         return [SkipRule("overflow", d, g) for d, g in guards.items() if g is not None]

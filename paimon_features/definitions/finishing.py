@@ -39,10 +39,10 @@ def entity_statuses(
     ``newest_ms`` is the time of the entity's newest event before the view's horizon, NEVER_MS where
     there is none.
     """
-    known = newest_ms >= view.known_from(as_of_ms)
-    statuses = np.where(known, np.int8(Status.PRESENT), np.int8(Status.MISSING))
+    is_present = newest_ms >= view.known_from(as_of_ms)
+    statuses = np.where(is_present, np.int8(Status.PRESENT), np.int8(Status.MISSING))
     if view.ttl_ms is not None:
-        statuses[known & (newest_ms < view.horizon(as_of_ms) - view.ttl_ms)] = Status.EXPIRED
+        statuses[is_present & (newest_ms < view.horizon(as_of_ms) - view.ttl_ms)] = Status.EXPIRED
     return statuses
 
 

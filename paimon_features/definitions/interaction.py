@@ -65,15 +65,15 @@ class Interaction:
     @property
     def inputs(self) -> Mapping[str, DataType]:
         """The request inputs that it may use, by name."""
-        found: dict[str, DataType] = {}
+        input_types: dict[str, DataType] = {}
         for source in self.requests:
             for name, kind in source.schema.items():
-                if found.setdefault(name, kind) != kind:
+                if input_types.setdefault(name, kind) != kind:
                     raise DefinitionError(
                         f"interaction {self.name!r}: the request input {name!r} is "
-                        f"{found[name]!r} and {kind!r}; one name has one type"
+                        f"{input_types[name]!r} and {kind!r}; one name has one type"
                     )
-        return found
+        return input_types
 
     def _repr_html_(self) -> str:
         from paimon_features.core.notebook.markup import card, facts, mapping_text
@@ -143,9 +143,9 @@ class Interactions:
         DefinitionError
             For an unknown name, types that do not fit, or a cycle.
         """
-        known = self._known.get(interaction)
-        if known is not None:
-            return known
+        cached = self._known.get(interaction)
+        if cached is not None:
+            return cached
         if interaction.name in path:
             cycle = [*path[path.index(interaction.name) :], interaction.name]
             raise DefinitionError(f"interactions depend on each other: {' -> '.join(cycle)}")
@@ -225,16 +225,16 @@ class _Scope(Mapping[str, DataType]):
     def _feature(self, ref: FeatureRef) -> DataType:
         view = self._project.views.get(ref.view)
         if view is None:
-            known = _listed(self._project.views)
+            available = _listed(self._project.views)
             raise ExpressionError(
-                f"unknown feature view {ref.view!r}; available: {known}"
+                f"unknown feature view {ref.view!r}; available: {available}"
                 f"{did_you_mean(ref.view, self._project.views)}"
             )
         feature = view.feature(ref.feature)
         if feature is None:
-            known = _listed(f.name for f in view.features)
+            available = _listed(f.name for f in view.features)
             raise ExpressionError(
-                f"feature view {ref.view!r} has no feature {ref.feature!r}; it has: {known}"
+                f"feature view {ref.view!r} has no feature {ref.feature!r}; it has: {available}"
                 f"{did_you_mean(ref.feature, (f.name for f in view.features))}"
             )
         return feature.type

@@ -80,11 +80,11 @@ def _unknown_name(error: Exception) -> str:
     if not isinstance(error, NameError) or error.name is None or error.__traceback__ is None:
         return ""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    known = {name: name for name in frame.f_globals if not name.startswith("_")}
+    variables = {name: name for name in frame.f_globals if not name.startswith("_")}
     package = {name: f"pf.{name}" for name in dir(paimon_features) if not name.startswith("_")}
-    meant = did_you_mean(error.name, known) or did_you_mean(error.name, package)
+    meant = did_you_mean(error.name, variables) or did_you_mean(error.name, package)
     close = re.fullmatch(r"; did you mean '(\w+)'\?", meant)
-    if close is None or close[1] in known:
+    if close is None or close[1] in variables:
         return meant
     return f"; did you mean '{package[close[1]]}' (import paimon_features as pf)?"
 
@@ -94,8 +94,8 @@ def _unknown_argument(error: Exception) -> str:
     match = _UNKNOWN_ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
     if match is None or match[1] not in dir(paimon_features):
         return ""
-    known = [*inspect.signature(getattr(paimon_features, match[1])).parameters]
-    return f"{did_you_mean(match[2], known)} (arguments: {', '.join(known)})"
+    arguments = [*inspect.signature(getattr(paimon_features, match[1])).parameters]
+    return f"{did_you_mean(match[2], arguments)} (arguments: {', '.join(arguments)})"
 
 
 def _feature_of_a_view(error: Exception) -> str:

@@ -127,24 +127,24 @@ def _signature(inputs: Mapping[str, DataType]) -> str:
 
 
 def _of_request(name: str, kind: DataType, value: Any, rows: int) -> Column:
-    what = f"request input {name!r}"
+    label = f"request input {name!r}"
     single = isinstance(value, _SCALARS)
     if is_arrow_scalar(value):
         value, single = value.as_py(), True
     values = [value] if single else value
     plain = plain_list(values)
     if plain is None:
-        column = Column.from_arrow(_arrow_input(what, kind, values))
+        column = Column.from_arrow(_arrow_input(label, kind, values))
     else:
         try:
             column = input_column(kind, plain)
         except (TypeError, ValueError) as error:
-            raise RequestError(f"{what}: expected {kind!r} values; {error}") from error
+            raise RequestError(f"{label}: expected {kind!r} values; {error}") from error
     if single:
         return column if rows == 1 else column.take(np.zeros(rows, np.int64))
     if len(column) != rows:
         raise RequestError(
-            f"{what} has {len(column)} values for {rows} entities; give one for each, or a single "
+            f"{label} has {len(column)} values for {rows} entities; give one for each, or a single "
             "value that is not a sequence"
         )
     return column

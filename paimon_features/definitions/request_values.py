@@ -82,18 +82,18 @@ def input_column(kind: DataType, values: Sequence[Any]) -> Column:
     """
     convert = _INPUTS["decimal" if kind.is_decimal else kind.text]
     valid = np.array([value is not None for value in values], np.bool_)
-    made = np.zeros(len(values), numpy_type(kind))
+    converted = np.zeros(len(values), numpy_type(kind))
     for row, value in enumerate(values):
         if value is not None:
             try:
-                made[row] = convert(value, kind)
+                converted[row] = convert(value, kind)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} in row {row}") from None
         elif kind.is_float:
-            made[row] = np.nan
-        elif made.dtype == np.object_:
-            made[row] = None
-    return Column(made, None if valid.all() else valid)
+            converted[row] = np.nan
+        elif converted.dtype == np.object_:
+            converted[row] = None
+    return Column(converted, None if valid.all() else valid)
 
 
 def _integer(value: Any, kind: DataType) -> int:

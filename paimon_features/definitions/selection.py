@@ -119,10 +119,12 @@ class Selection:
         needed = {ref for computation in self.computed for ref in computation.refs}
         columns = {ref: Column.from_arrow(values[ref]) for ref in needed}
         given = {name: Column.from_arrow(array) for name, array in inputs.items()}
-        found = self.columns_of(columns, given, rows)
+        results = self.columns_of(columns, given, rows)
         return {
-            each: Computed(found[each][0].to_arrow(each.type.arrow), found[each][1])
-            for each in self.computed
+            computation: Computed(
+                results[computation][0].to_arrow(computation.type.arrow), results[computation][1]
+            )
+            for computation in self.computed
         }
 
     def columns_of(
@@ -147,11 +149,11 @@ class Selection:
                 (values[part], None) if isinstance(part, FeatureRef) else out[part]
                 for part in transformed.parts
             ]
-            made, failed = transformed.apply([column for column, _ in parts])
+            result, failed = transformed.apply([column for column, _ in parts])
             for _, overflown in parts:
                 if overflown is not None:
                     failed = overflown if failed is None else failed | overflown
-            out[transformed] = made, failed
+            out[transformed] = result, failed
         return out
 
     @staticmethod
@@ -193,9 +195,9 @@ def _names(outputs: Sequence[Output]) -> tuple[str, ...]:
         f"{output.view}__{name}" if isinstance(output, FeatureRef) and name in ambiguous else name
         for output, name in zip(outputs, short, strict=True)
     )
-    taken = sorted(duplicates(names))
-    if taken:
-        raise RequestError(f"two outputs are named {taken[0]!r}; rename an interaction")
+    repeated = sorted(duplicates(names))
+    if repeated:
+        raise RequestError(f"two outputs are named {repeated[0]!r}; rename an interaction")
     if conflict := name_conflict(names):
         raise RequestError(conflict)
     return names

@@ -98,8 +98,8 @@ def definition_of(view: CompiledView, features: Sequence[str]) -> str:
     for name in features:
         feature = view.feature(name)
         if feature is None:
-            known = [f.name for f in view.features]
-            raise UnknownNameError.of(f"feature of view {view.name!r}", name, known)
+            available = [f.name for f in view.features]
+            raise UnknownNameError.of(f"feature of view {view.name!r}", name, available)
         described.append(_described(feature))
     known_from = [json.dumps(window.to_document()) for window in view.windows]
     return _digest(
@@ -115,14 +115,14 @@ def definition_of_computed(
     return _digest(
         [
             [
-                each.name,
-                each.to_property()
-                if isinstance(each, CompiledTransformed)
-                else each.expression.text,
-                each.type.text,
-                *map(str, each.refs),
+                output.name,
+                output.to_property()
+                if isinstance(output, CompiledTransformed)
+                else output.expression.text,
+                output.type.text,
+                *map(str, output.refs),
             ]
-            for each in outputs
+            for output in outputs
         ]
     )
 

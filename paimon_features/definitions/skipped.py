@@ -62,13 +62,13 @@ def skipped_events(
     view: CompiledView, columns: Mapping[str, Column], members: Bools, broken: Ints
 ) -> list[SkippedEvents]:
     """Return the members that break a rule, by rule, from what ``verdicts`` returned."""
-    found = []
+    skipped = []
     for number, rule in enumerate(view.skip_rules):
         rows = np.flatnonzero(members & (broken == number))
         if len(rows):
             names = [name for name in view.source.schema if name in columns]
-            found.append(SkippedEvents(rule, len(rows), _row(columns, names, int(rows[0]))))
-    return found
+            skipped.append(SkippedEvents(rule, len(rows), _row(columns, names, int(rows[0]))))
+    return skipped
 
 
 def entering_rows(
@@ -89,9 +89,9 @@ def merged(parts: Iterable[SkippedEvents]) -> list[SkippedEvents]:
     by_rule: dict[tuple[str, str], SkippedEvents] = {}
     for part in parts:
         rule = (part.rule.reason, part.rule.detail)
-        known = by_rule.get(rule)
-        events = part.events + (0 if known is None else known.events)
-        by_rule[rule] = replace(known or part, events=events)
+        counted = by_rule.get(rule)
+        events = part.events + (0 if counted is None else counted.events)
+        by_rule[rule] = replace(counted or part, events=events)
     return list(by_rule.values())
 
 
@@ -112,13 +112,13 @@ def warn_of_skipped(
 def describe_skipped(view: CompiledView, skipped: SkippedEvents) -> str:
     """Return a line: how many events, why, an example, and what can be done."""
     rule, example = skipped.rule, skipped.example
-    said = {
+    reasons = {
         "null_key": "{} is null",
         "absurd_time": "{} is null or not in the years 1 to 9999",
         "bad_retraction": "{} that is no kind of change",
         "overflow": "{} beyond 64 bits or the finite floats",
     }
-    why = said.get(rule.reason, "{}").format(rule.detail)
+    why = reasons.get(rule.reason, "{}").format(rule.detail)
     where_from = [name for name in (*view.keys, view.source.event_time) if name in example]
     values = [n for n in example if n in rule.condition.columns and n not in where_from]
     shown = ", ".join(f"{name}={_shown(example[name])}" for name in (*values, *where_from))
@@ -135,9 +135,9 @@ def _is_infinite(value: Any) -> bool:
 
 def _advice(view: CompiledView, rule: SkipRule, infinite: bool) -> str:
     """Return what can be done about events that break a rule; ``infinite``: NaN or an infinity."""
-    known = _ADVICE.get(rule.reason)
-    if known is not None:
-        return known
+    advice = _ADVICE.get(rule.reason)
+    if advice is not None:
+        return advice
     aggregates = {
         feature.aggregate.stem: feature.aggregate
         for feature in view.features
@@ -149,7 +149,7 @@ def _advice(view: CompiledView, rule: SkipRule, infinite: bool) -> str:
     )
     if infinite:
         return f"NaN and infinities are no valid input, write null instead; {alone}"
-    if not any(_bound_decides(each, view, rule.detail) for each in aggregates.values()):
+    if not any(_bound_decides(aggregate, view, rule.detail) for aggregate in aggregates.values()):
         return alone
     return f"if they are right, give {names} a larger bound=; {alone}"
 

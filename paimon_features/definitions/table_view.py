@@ -144,20 +144,20 @@ class TableView:
                     f"key {key!r} is {kind!r} in entity {self.entity.name!r} and "
                     f"{source.schema.get(key, 'no column')!r} in source {source.name!r}"
                 )
-        taken = {*keys, source.event_time, source.created_time}
+        reserved = {*keys, source.event_time, source.created_time}
         columns = self.columns
         if columns is None:
-            columns = [name for name in source.schema if name not in taken]
+            columns = [name for name in source.schema if name not in reserved]
         if isinstance(columns, str) or not columns or len(set(columns)) != len(columns):
             raise DefinitionError(
                 f"columns={columns!r}; expected the names of one or more columns, each once"
             )
         for name in columns:
             if name not in source.schema or name in keys:
-                known = ", ".join(n for n in source.schema if n not in keys)
+                available = ", ".join(n for n in source.schema if n not in keys)
                 raise DefinitionError(
                     f"column {name!r} of source {source.name!r} cannot be a feature; "
-                    f"expected one of: {known}"
+                    f"expected one of: {available}"
                 )
         if conflict := name_conflict(columns):
             raise DefinitionError(f"{conflict}, or leave it out by columns=[...]")

@@ -162,12 +162,12 @@ class CompiledTransformed:
             values, valid = columns[0].values, columns[0].valid
         else:
             rows = np.column_stack([column.values for column in columns]).tolist()
-            for j, known in gaps:
-                for i in np.flatnonzero(~known):
+            for j, mask in gaps:
+                for i in np.flatnonzero(~mask):
                     rows[i][j] = None
             values = np.fromiter(rows, np.object_, len(rows))
             some = len(gaps) == len(columns)
-            valid = np.logical_or.reduce([known for _, known in gaps]) if some else None
+            valid = np.logical_or.reduce([mask for _, mask in gaps]) if some else None
         if kept is not None:
             valid = kept if valid is None else valid & kept
         return Column(values, valid)
@@ -214,9 +214,9 @@ class Transformations:
             For a version without its file, a damaged one, an unknown name, or columns for which the
             transformer was not fitted.
         """
-        known = self._known.get(transformed)
-        if known is not None:
-            return known
+        cached = self._known.get(transformed)
+        if cached is not None:
+            return cached
         try:
             compiled = self._compile(transformed)
         except DefinitionError as error:
@@ -266,8 +266,10 @@ class Transformations:
         """Return what is defined otherwise than what the transformer was fitted on."""
         names, recorded = fitted.transformer.names, fitted.fitted_on.get("definitions", {})
         for column, part in zip(names or list(recorded), parts, strict=False):
-            there = recorded.get(column)
-            if there is not None and there != value_definition(self.interactions.views, part):
+            recorded_definition = recorded.get(column)
+            if recorded_definition is not None and recorded_definition != value_definition(
+                self.interactions.views, part
+            ):
                 return (
                     f"transformed feature {name!r}: {fitted} was fitted on {column!r}, and {part} "
                     "is defined otherwise now. Fit it again ('paimon-features fit'), export the "
@@ -280,14 +282,14 @@ class Transformations:
         if isinstance(part, Interaction):
             return self.interactions.compile(part)
         if ":" not in part:
-            known = self.interactions.named.get(part)
-            if known is None:
+            interaction = self.interactions.named.get(part)
+            if interaction is None:
                 names = ", ".join(self.interactions.named) or "none"
                 raise DefinitionError(
                     f"unknown interaction {part!r}; available: {names}; a feature is written "
                     f"view:feature{did_you_mean(part, self.interactions.named)}"
                 )
-            return self.interactions.compile(known)
+            return self.interactions.compile(interaction)
         return FeatureRef.parse(part)
 
     def _type(self, part: TransformerInput) -> DataType:
@@ -295,28 +297,28 @@ class Transformations:
             return part.type
         view = self.interactions.views.get(part.view)
         if view is None:
-            known = ", ".join(self.interactions.views) or "none"
+            available = ", ".join(self.interactions.views) or "none"
             raise DefinitionError(
-                f"unknown feature view {part.view!r}; available: {known}"
+                f"unknown feature view {part.view!r}; available: {available}"
                 f"{did_you_mean(part.view, self.interactions.views)}"
             )
         feature = view.feature(part.feature)
         if feature is None:
-            known = ", ".join(f.name for f in view.features)
+            available = ", ".join(f.name for f in view.features)
             raise DefinitionError(
-                f"feature view {part.view!r} has no feature {part.feature!r}; it has: {known}"
+                f"feature view {part.view!r} has no feature {part.feature!r}; it has: {available}"
                 f"{did_you_mean(part.feature, (f.name for f in view.features))}"
             )
         return feature.type
 
     def _version(self, fitted: Fitted) -> FittedVersion:
-        known = self._versions.get(fitted)
-        if known is not None:
-            return known
+        cached = self._versions.get(fitted)
+        if cached is not None:
+            return cached
         if self.folder is None:
             raise DefinitionError(
                 f"{fitted} is read from a file next to the definitions, and these have no folder; "
                 "pass the folder of exported versions as Definitions.of(..., fitted=)"
             )
-        found = self._versions[fitted] = read_version(self.folder, fitted.name, fitted.version)
-        return found
+        version = self._versions[fitted] = read_version(self.folder, fitted.name, fitted.version)
+        return version

@@ -62,18 +62,18 @@ def _document(views: Views, output: FeatureRef | CompiledInteraction) -> list[ob
             source.table, source.event_time, source.created_time, list(view.keys), view.closed,
             feature.name, feature.type.text,
         ]  # fmt: skip
-    found = view.feature(output.feature)
-    assert found is not None, output
-    aggregate = found.aggregate
+    compiled = view.feature(output.feature)
+    assert compiled is not None, output
+    aggregate = compiled.aggregate
     settings = {
         f.name: repr(getattr(aggregate, f.name))
         for f in fields(aggregate)
         if f.name not in _NOT_OF_THE_VALUE
     }
-    partials = [view.partial[name] for name in found.partials]
+    partials = [view.partial[name] for name in compiled.partials]
     return [
         view.source.table, view.source.event_time, list(view.keys),
         None if view.where is None else view.where.text,
         [[p.type.text, p.merge.value, view.expressions[p.name].text] for p in partials],
-        type(aggregate).__name__, settings, found.type.text, found.window.to_document(),
+        type(aggregate).__name__, settings, compiled.type.text, compiled.window.to_document(),
     ]  # fmt: skip

@@ -138,8 +138,8 @@ def for_each_round(
     part = StreamScope(outer.iteration, OperatorLifeCycle.PER_ROUND)
     with graph.inside(part):
         result = sub_body(DataStreamList(*(_in_scope(stream, part) for stream in streams)))
-        made = check_round_outputs(result, graph)
-    return DataStreamList(*(_in_scope(stream, outer) for stream in made))
+        outputs = check_round_outputs(result, graph)
+    return DataStreamList(*(_in_scope(stream, outer) for stream in outputs))
 
 
 def _iterate(

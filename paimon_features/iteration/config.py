@@ -102,7 +102,9 @@ def _life_cycle(given: object) -> OperatorLifeCycle:
     try:
         return OperatorLifeCycle(given)
     except ValueError:
-        expected = " or ".join(f"{each} ({each.value!r})" for each in OperatorLifeCycle)
+        expected = " or ".join(
+            f"{life_cycle} ({life_cycle.value!r})" for life_cycle in OperatorLifeCycle
+        )
         raise DefinitionError(
             f"iteration-config: lifecycle={shown(given)}; expected {expected}"
         ) from None

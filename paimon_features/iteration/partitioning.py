@@ -75,10 +75,10 @@ def positions_by_subtask(subtasks: Sequence[int]) -> Mapping[int, list[int]]:
     >>> positions_by_subtask([1, 1, 0])
     {1: [0, 1], 0: [2]}
     """
-    found: dict[int, list[int]] = {}
+    positions: dict[int, list[int]] = {}
     for position, subtask in enumerate(subtasks):
-        found.setdefault(subtask, []).append(position)
-    return found
+        positions.setdefault(subtask, []).append(position)
+    return positions
 
 
 def canonical_key(key: Any) -> Any:

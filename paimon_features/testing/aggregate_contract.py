@@ -125,9 +125,9 @@ class AggregateContract:
             if aggregate.why_not_retractable(view.compiled.scope) is not None:
                 continue
             view = view_of(aggregate, view.tile, retraction="gone")
-            taken = rng.sample(events, rng.randint(0, len(events)))
+            retracted = rng.sample(events, rng.randint(0, len(events)))
             events = [{**event, "gone": False} for event in events]
-            events += [{**event, "gone": True} for event in taken]
+            events += [{**event, "gone": True} for event in retracted]
             rng.shuffle(events)
             tiles = _columns(view, events)
             if not len(tiles[EVENT_TIME_MAX.name]):
@@ -177,13 +177,13 @@ class AggregateContract:
             ) -> list[str | None]:
                 as_of_ms = ends[rows] + 1
                 reading = Reading(as_of_ms, as_of_ms - ends[rows], length_ms)
-                taken = [column.take(rows) for column in columns]
-                return _texts(aggregate.finish(view.compiled.scope, taken, reading).column)
+                selected = [column.take(rows) for column in columns]
+                return _texts(aggregate.finish(view.compiled.scope, selected, reading).column)
 
             rows = np.arange(len(ends))
             together = finish(DAY_MS if aggregate.by_length else None, rows)
-            each = [finish(DAY_MS, rows[i : i + 1])[0] for i in rows]
-            assert together == each, case
+            one_by_one = [finish(DAY_MS, rows[i : i + 1])[0] for i in rows]
+            assert together == one_by_one, case
 
     def test_an_empty_window_has_one_value_whenever_it_is_read(self) -> None:
         for aggregate in self.aggregates():

@@ -90,8 +90,8 @@ def _retract_some(
     )
     for row in rows:
         row[column] = rng.choice(wrong if rng.random() < 0.05 else added)
-    taken = rng.sample(rows, len(rows) // 3)
-    rows += [{**row, column: rng.choice(retracted)} for row in taken]
+    chosen = rng.sample(rows, len(rows) // 3)
+    rows += [{**row, column: rng.choice(retracted)} for row in chosen]
     for row in rng.sample(rows, len(rows) // 20):
         row[column] = rng.choice(retracted)
 

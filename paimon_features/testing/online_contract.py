@@ -221,18 +221,18 @@ def _random_write(
     rng: random.Random, bucket: Sequence[bytes], model: Mapping[bytes, bytes]
 ) -> Write:
     key = rng.choice(bucket)
-    there: Any = model.get(key)
-    expected = rng.choice((None, there, there[:6] if there else None, b"head-1", b"other"))
+    current: Any = model.get(key)
+    expected = rng.choice((None, current, current[:6] if current else None, b"head-1", b"other"))
     # an empty expectation would match any value; no record has an empty header
     return Write(key, expected or None, rng.choice(VALUES[1:]), rng.choice((None, 3_600_000)))
 
 
 def _write(model: dict[bytes, bytes], write: Write) -> bool:
-    found = model.get(write.key)
+    current = model.get(write.key)
     fits = (
-        found is None
+        current is None
         if write.expected is None
-        else (found is not None and found.startswith(write.expected))
+        else (current is not None and current.startswith(write.expected))
     )
     if fits:
         model[write.key] = write.value

@@ -77,9 +77,9 @@ def every_seed(in_suite: int) -> Callable[[Callable[..., None]], Callable[..., N
                     error.add_note(f"seed {seed}")
                     raise
 
-        own = inspect.signature(test)
-        others = [each for name, each in own.parameters.items() if name != "seed"]
-        run.__signature__ = own.replace(parameters=others)  # type: ignore[attr-defined]
+        signature = inspect.signature(test)
+        others = [parameter for name, parameter in signature.parameters.items() if name != "seed"]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
         return run
 
     return decorate

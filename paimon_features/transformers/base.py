@@ -78,12 +78,14 @@ class FeatureTransformer(ABC):
             For incomplete parameters, or those of another kind.
         """
         kind = params.get("kind")
-        found = _KINDS.get(str(kind))
-        if found is None or not issubclass(found, cls):
-            known = ", ".join(name for name, each in _KINDS.items() if issubclass(each, cls))
-            raise TransformError(f"unknown transformer of kind {kind!r}; available: {known}")
+        transformer_class = _KINDS.get(str(kind))
+        if transformer_class is None or not issubclass(transformer_class, cls):
+            available = ", ".join(
+                name for name, candidate in _KINDS.items() if issubclass(candidate, cls)
+            )
+            raise TransformError(f"unknown transformer of kind {kind!r}; available: {available}")
         try:
-            out = found._from_params(params)
+            out = transformer_class._from_params(params)
             out._restore_names(params)
             return out
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -293,7 +295,9 @@ class StoredTransformer(Estimator, FeatureTransformer):
 
     def _stored_settings(self) -> Params:
         """Return the settings of the fit as they are stored: some of them only if they are set."""
-        defaults = {name: each.default for name, each in parameters_of(type(self)).items()}
+        defaults = {
+            name: parameter.default for name, parameter in parameters_of(type(self)).items()
+        }
         return {
             name: value
             for name, value in self._fit_settings().items()
@@ -457,17 +461,21 @@ def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> Sto
     TransformError
         For unknown settings.
     """
-    named = {name: made for made in _KINDS.values() for name in (made.kind, made.__name__)}
+    named = {
+        name: candidate
+        for candidate in _KINDS.values()
+        for name in (candidate.kind, candidate.__name__)
+    }
     if kind not in named:
         raise UnknownNameError.of("transformer", kind, _KINDS)
-    made = named[kind]
+    transformer_class = named[kind]
     try:
-        out = made(**(settings or {}))
+        out = transformer_class(**(settings or {}))
         out._settings()  # checks them
         return out
     except TypeError as error:
-        known = ", ".join(parameters_of(made)) or "none"
-        message = str(error).removeprefix(f"{made.__name__}.__init__() ")
+        parameters = ", ".join(parameters_of(transformer_class)) or "none"
+        message = str(error).removeprefix(f"{transformer_class.__name__}.__init__() ")
         raise TransformError(
-            f"the settings of a {made.__name__}: {message}; it has: {known}"
+            f"the settings of a {transformer_class.__name__}: {message}; it has: {parameters}"
         ) from error

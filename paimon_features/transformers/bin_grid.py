@@ -92,13 +92,13 @@ class GridCounts:
     def of(cls, columns: Sequence[Floats], edges: Sequence[Floats]) -> Self:
         """Return the counts of columns of values; NaN is skipped."""
         counts, low, high = [], [], []
-        for values, own in zip(columns, edges, strict=True):
-            known = values[~np.isnan(values)]
-            places = np.searchsorted(own, known, side="right")
-            counts.append(np.bincount(places, minlength=len(own) + 1).astype(np.int64))
+        for values, bounds in zip(columns, edges, strict=True):
+            present = values[~np.isnan(values)]
+            places = np.searchsorted(bounds, present, side="right")
+            counts.append(np.bincount(places, minlength=len(bounds) + 1).astype(np.int64))
             # + 0.0 normalizes the sign of zero
-            low.append(known.min() + 0.0 if len(known) else np.nan)
-            high.append(known.max() + 0.0 if len(known) else np.nan)
+            low.append(present.min() + 0.0 if len(present) else np.nan)
+            high.append(present.max() + 0.0 if len(present) else np.nan)
         return cls(tuple(edges), tuple(counts), np.array(low), np.array(high))
 
     def merge(self, other: Self) -> Self:
@@ -131,7 +131,7 @@ class GridCounts:
         return self._read(percents, method)[1]
 
     def _read(self, percents: Floats, method: str) -> tuple[Floats, Floats]:
-        found = np.full((2, len(percents), len(self.edges)), np.nan)
+        values_and_widths = np.full((2, len(percents), len(self.edges)), np.nan)
         for column in range(len(self.edges)):
             n = int(self.counts[column].sum())
             if not n:
@@ -140,12 +140,12 @@ class GridCounts:
             with np.errstate(over="ignore", invalid="ignore"):
                 below, near = self._ranked(column, rank, n), self._ranked(column, rank + 1, n)
                 # axes: (value and error, percents)
-                found[:, :, column] = below + (near - below) * share
-            if not np.isfinite(found[:, :, column]).all():
+                values_and_widths[:, :, column] = below + (near - below) * share
+            if not np.isfinite(values_and_widths[:, :, column]).all():
                 raise TransformError(
                     f"the range of column {column} exceeds float64; divide it by its unit first"
                 )
-        return found[0], found[1]
+        return values_and_widths[0], values_and_widths[1]
 
     def _ranked(self, column: int, rank: Floats, n: int) -> Floats:
         """Return the value of each rank (from 0) and the width of its bin, shape (2, ranks)."""
@@ -159,8 +159,8 @@ class GridCounts:
         place = (rank - (ends - counts)[bins] + 0.5) / counts[bins]
         value = lower + (upper - lower) * place
         value = np.where(rank == 0, low, np.where(rank == n - 1, high, value))
-        known = (rank == 0) | (rank == n - 1)
-        return np.stack([value, np.where(known, 0.0, upper - lower)])
+        is_extreme = (rank == 0) | (rank == n - 1)
+        return np.stack([value, np.where(is_extreme, 0.0, upper - lower)])
 
     def to_params(self) -> dict[str, Any]:
         """Return counts and extremes in JSON values; the edges are a setting."""

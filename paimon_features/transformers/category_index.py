@@ -49,13 +49,13 @@ class CategoryIndex:
 
     def accepts(self, kind: DataType) -> bool:
         """Return whether the categories can be values of a type."""
-        own = (
+        kind_group = (
             "strings" if kind.text == "string"
             else "booleans" if kind.text == "bool"
             else "numbers" if kind.is_integer or kind.is_float
             else None
         )  # fmt: skip
-        return own is not None and self.group in (None, own)
+        return kind_group is not None and self.group in (None, kind_group)
 
     def codes(self, column: Column) -> Ints:
         """Return the code of each value; -1 for an unknown value."""
@@ -110,9 +110,9 @@ class CategoryIndex:
         mask = None if column.valid is None else ~column.valid
         array = pa.array(column.values, pa.string(), mask=mask, from_pandas=True)
         coded = array.dictionary_encode()
-        known = [self._index.get(v, -1) for v in coded.dictionary.to_pylist()]
+        positions = [self._index.get(v, -1) for v in coded.dictionary.to_pylist()]
         # the last entry is that of null, whose index is filled with -1
-        table = np.array([*known, self._none], np.int64)
+        table = np.array([*positions, self._none], np.int64)
         codes: Ints = table[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes
 
@@ -137,16 +137,16 @@ def counted(column: Column, label: str) -> dict[Category, int]:
         kinds = {type(value) for value in values}
         if kinds <= {str}:
             if arrow_loaded():
-                found = pa.array(values, pa.string()).value_counts()
-                out = dict(zip(*(found.field(i).to_pylist() for i in (0, 1)), strict=True))
+                pairs = pa.array(values, pa.string()).value_counts()
+                out = dict(zip(*(pairs.field(i).to_pylist() for i in (0, 1)), strict=True))
             else:
                 out = dict(Counter(values.tolist()))
         else:
             groups = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
             raise TransformError(f"{label} contains {groups}; cast it to floats, or to strings")
     else:
-        known, counts = np.unique(values, return_counts=True)
-        out = dict(zip(known.tolist(), counts.tolist(), strict=True))
+        distinct, counts = np.unique(values, return_counts=True)
+        out = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
         if any(isinstance(value, float) and np.isinf(value) for value in out):
             raise TransformError(
                 f"{label} contains an infinite value; expected finite numbers or null"
@@ -170,8 +170,8 @@ def ascending(values: Iterable[Category], label: str) -> list[Category]:
         raise TransformError(
             f"{label} contains {' and '.join(sorted(groups))}; expected one of them"
         )
-    known: set[Any] = {_whole(v) for v in values if v is not None}
-    return [*sorted(known), *([None] if None in values else [])]
+    distinct: set[Any] = {_whole(v) for v in values if v is not None}
+    return [*sorted(distinct), *([None] if None in values else [])]
 
 
 def together(
@@ -185,21 +185,21 @@ def together(
     return out
 
 
-def check_groups(frame: Frame, known: Sequence[CategoryIndex]) -> None:
+def check_groups(frame: Frame, vocabularies: Sequence[CategoryIndex]) -> None:
     """Raise TransformError for columns whose values are of another group than the fitted ones."""
-    for index, (column, vocabulary) in enumerate(zip(frame.columns, known, strict=True)):
-        there = np.flatnonzero(~missing(column))[:1]
+    for index, (column, vocabulary) in enumerate(zip(frame.columns, vocabularies, strict=True)):
+        first_row = np.flatnonzero(~missing(column))[:1]
         # a column has one type, so the first value decides
-        own = group(column.values[there].tolist()[0]) if len(there) else None
-        if own is not None and vocabulary.group not in (None, own):
+        value_group = group(column.values[first_row].tolist()[0]) if len(first_row) else None
+        if value_group is not None and vocabulary.group not in (None, value_group):
             raise TransformError(
-                f"{frame.label(index)} contains {own}; it was fitted on {vocabulary.group}"
+                f"{frame.label(index)} contains {value_group}; it was fitted on {vocabulary.group}"
             )
 
 
-def first_unknown(frame: Frame, known: Sequence[CategoryIndex]) -> str | None:
+def first_unknown(frame: Frame, vocabularies: Sequence[CategoryIndex]) -> str | None:
     """Return the start of a message about the first unknown value; None without one."""
-    for index, (column, vocabulary) in enumerate(zip(frame.columns, known, strict=True)):
+    for index, (column, vocabulary) in enumerate(zip(frame.columns, vocabularies, strict=True)):
         unknown = np.flatnonzero(vocabulary.codes(column) < 0)
         if len(unknown):
             row = int(unknown[0])
@@ -228,15 +228,15 @@ def chosen(values: npt.NDArray[Any], categories: Sequence[Category]) -> Column:
 
 def categories_of(params: Mapping[str, Any]) -> list[list[Category]]:
     """Return the categories in parameters; TransformError if not distinct and ascending."""
-    found = [list(column) for column in params["categories"]]
-    if not found:
+    categories = [list(column) for column in params["categories"]]
+    if not categories:
         raise TransformError("there are no columns")
     if (
         not params.get("declared")
-        and [ascending(column, f"column {i}") for i, column in enumerate(found)] != found
+        and [ascending(column, f"column {i}") for i, column in enumerate(categories)] != categories
     ):
         raise TransformError("the categories are not distinct and ascending")
-    return found
+    return categories
 
 
 def declared_categories(of: object, categories: Any) -> str | list[list[Category]]:
@@ -259,22 +259,22 @@ def declared_categories(of: object, categories: Any) -> str | list[list[Category
             raise wrong(of, "categories", categories, "'auto', or a list of categories per column")
         values = given.tolist() if isinstance(given, np.ndarray) else list(given)
         values = [v.item() if isinstance(v, np.generic) else v for v in values]
-        own = [None if is_none(value) else _whole(value) for value in values]
-        if not all(isinstance(value, bool | int | float | str | None) for value in own):
+        normalized = [None if is_none(value) else _whole(value) for value in values]
+        if not all(isinstance(value, bool | int | float | str | None) for value in normalized):
             raise wrong(of, "categories", categories, "numbers, strings or booleans")
-        in_order = ascending(own, f"column {index}")
-        if len(set(own)) != len(own):
+        in_order = ascending(normalized, f"column {index}")
+        if len(set(normalized)) != len(normalized):
             raise TransformError(
                 f"In column {index}, the predefined categories contain duplicate elements."
             )
-        if None in own[:-1]:
+        if None in normalized[:-1]:
             raise TransformError(f"In column {index}, null should be the last of the categories.")
-        if own != in_order and not any(isinstance(value, str) for value in own):
+        if normalized != in_order and not any(isinstance(value, str) for value in normalized):
             raise TransformError(
                 "Unsorted categories are not supported for numerical categories: column "
-                f"{index} has {own}"
+                f"{index} has {normalized}"
             )
-        out.append(own)
+        out.append(normalized)
     return out
 
 

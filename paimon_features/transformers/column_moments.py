@@ -60,8 +60,8 @@ class Moments:
         """Return the moments of columns of equal length; NaN is skipped."""
         out = Moments.none(len(columns))
         for start in range(0, len(columns[0]) if columns else 0, VALUES):
-            found = [_of_run(column[start : start + VALUES]) for column in columns]
-            count, mean, rest, squares = np.array(found).T
+            runs = [_of_run(column[start : start + VALUES]) for column in columns]
+            count, mean, rest, squares = np.array(runs).T
             out = out.merge(Moments(count, mean, rest, squares))
         return out
 
@@ -138,18 +138,18 @@ def _of_run(values: Floats) -> tuple[float, float, float, float]:
 
 def _of_block_twice(block: Floats) -> Moments:
     """Two passes relative to the first value; a constant column has a deviation of exactly 0."""
-    known = ~np.isnan(block)
-    count = known.sum(axis=0, dtype=np.float64)
-    first = block[np.argmax(known, axis=0), np.arange(block.shape[1])]
+    present = ~np.isnan(block)
+    count = present.sum(axis=0, dtype=np.float64)
+    first = block[np.argmax(present, axis=0), np.arange(block.shape[1])]
     first = np.where(count > 0, first, 0.0)
     moved = block - first
-    if not known.all():
-        moved[~known] = 0.0
+    if not present.all():
+        moved[~present] = 0.0
     n = np.maximum(count, 1.0)
     shift = moved.sum(axis=0) / n
     moved -= shift
-    if not known.all():
-        moved[~known] = 0.0
+    if not present.all():
+        moved[~present] = 0.0
     # the remaining sum is the error of the shift (Chan's corrected two-pass algorithm)
     left = moved.sum(axis=0)
     squares = np.maximum(np.einsum("ij,ij->j", moved, moved) - left * left / n, 0.0)
@@ -159,17 +159,19 @@ def _of_block_twice(block: Floats) -> Moments:
 
 def _of_weighted_block(block: Floats, weights: Floats) -> Moments:
     """Two passes, as ``_of_block_twice``; a row of weight 0 is as one without a value."""
-    known = ~np.isnan(block) & (weights > 0)[:, None]
-    own = np.where(known, weights[:, None], 0.0)
-    count = own.sum(axis=0)
-    first = block[np.argmax(known, axis=0), np.arange(block.shape[1])]
+    present = ~np.isnan(block) & (weights > 0)[:, None]
+    present_weights = np.where(present, weights[:, None], 0.0)
+    count = present_weights.sum(axis=0)
+    first = block[np.argmax(present, axis=0), np.arange(block.shape[1])]
     first = np.where(count > 0, first, 0.0)
     n = np.where(count > 0, count, 1.0)
-    moved = np.where(known, block - first, 0.0)
-    shift = (own * moved).sum(axis=0) / n
-    moved = np.where(known, moved - shift, 0.0)
-    left = (own * moved).sum(axis=0)
-    squares = np.maximum(np.einsum("ij,ij,ij->j", own, moved, moved) - left * left / n, 0.0)
+    moved = np.where(present, block - first, 0.0)
+    shift = (present_weights * moved).sum(axis=0) / n
+    moved = np.where(present, moved - shift, 0.0)
+    left = (present_weights * moved).sum(axis=0)
+    squares = np.maximum(
+        np.einsum("ij,ij,ij->j", present_weights, moved, moved) - left * left / n, 0.0
+    )
     mean, rest = _two_sum(first, shift + left / n)
     return Moments(count, mean, rest, squares)
 

@@ -122,7 +122,8 @@ class ColumnTransformer(CompositeTransformer):
 
     def _replace(self, name: str, step: Any) -> None:
         self.transformers = [
-            (key, step if key == name else each, chosen) for key, each, chosen in self.transformers
+            (key, step if key == name else existing, chosen)
+            for key, existing, chosen in self.transformers
         ]
 
     @property
@@ -164,8 +165,8 @@ class ColumnTransformer(CompositeTransformer):
     def names_out(self, names: Sequence[str]) -> list[str]:
         out = []
         for name, step, columns in self._fitted:
-            own = step.names_out([names[i] for i in columns])
-            out += [f"{name}__{each}" for each in own] if self._verbose else own
+            step_names = step.names_out([names[i] for i in columns])
+            out += [f"{name}__{output}" for output in step_names] if self._verbose else step_names
         if double := duplicates(out):
             raise TransformError(
                 f"two output columns are called {double[0]!r}; use verbose_feature_names_out=True"
@@ -229,7 +230,7 @@ class ColumnTransformer(CompositeTransformer):
         frame = read_frame(X)
         if frame.width != self.width_out:
             raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
-        found: list[Column | None] = [None] * self.width
+        restored: list[Column | None] = [None] * self.width
         at = 0
         for name, step, columns in self._fitted:
             # without names: those of X are prefixed
@@ -238,12 +239,12 @@ class ColumnTransformer(CompositeTransformer):
             with in_step(name):
                 back = read_frame(step.inverse_transform(part)).columns
             for index, column in zip(columns, back, strict=True):
-                if found[index] is not None:
+                if restored[index] is not None:
                     raise TransformError(f"column {index} is in several branches: no inverse")
-                found[index] = column
-        if any(column is None for column in found):
-            raise TransformError(f"column {found.index(None)} is in no branch: it is lost")
-        return frame.like([c for c in found if c is not None], names=self.names, flat=False)
+                restored[index] = column
+        if any(column is None for column in restored):
+            raise TransformError(f"column {restored.index(None)} is in no branch: it is lost")
+        return frame.like([c for c in restored if c is not None], names=self.names, flat=False)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
@@ -264,9 +265,9 @@ class ColumnTransformer(CompositeTransformer):
             part: Floats = np.empty((len(values), len(columns)), order=order)
             for place, index in enumerate(columns):
                 part[:, place] = values[:, index]
-            made = step.block(part)
-            out[:, at : at + made.shape[1]] = made
-            at += made.shape[1]
+            output = step.block(part)
+            out[:, at : at + output.shape[1]] = output
+            at += output.shape[1]
         return out
 
     @property
@@ -289,10 +290,10 @@ class ColumnTransformer(CompositeTransformer):
         out: list[Column] = []
         params = by_step("ColumnTransformer", [name for name, _, _ in fitted], fit_params)
         for name, step, columns in fitted:
-            made = fit_step(
+            result = fit_step(
                 name, step, frame.part(columns), y, times, output=output, params=params[name]
             )
-            out += made.columns if output else ()
+            out += result.columns if output else ()
         self._fitted, self._width, self._rows = fitted, frame.width, frame.rows
         return out
 
@@ -301,7 +302,7 @@ class ColumnTransformer(CompositeTransformer):
         out = []
         rest = list(range(frame.width))
         for branch in self._branches:
-            columns = [_position(branch.name, each, frame) for each in branch.chosen]
+            columns = [_position(branch.name, column, frame) for column in branch.chosen]
             rest = [index for index in rest if index not in columns]
             if branch.transformer is not None:
                 out.append((branch.name, branch.transformer, columns))
@@ -313,14 +314,14 @@ class ColumnTransformer(CompositeTransformer):
 
     def _with_branches(self, fitted: list[tuple[str, StoredTransformer, list[int]]]) -> Self:
         """Return a copy with other transformers in the same branches."""
-        made = {name: step for name, step, _ in fitted}
-        own = [
-            (b.name, "drop" if b.transformer is None else made[b.name], list(b.chosen))
+        by_name = {name: step for name, step, _ in fitted}
+        branches = [
+            (b.name, "drop" if b.transformer is None else by_name[b.name], list(b.chosen))
             for b in self._branches
         ]
         out = type(self)(
-            own,  # type: ignore[arg-type]
-            remainder=made.get(_REMAINDER, self._rest or "drop"),
+            branches,  # type: ignore[arg-type]
+            remainder=by_name.get(_REMAINDER, self._rest or "drop"),
             verbose_feature_names_out=self._verbose,
         )
         out._bind()
@@ -385,7 +386,7 @@ def _listed(name: str, chosen: Any) -> list[int | str]:
     one = isinstance(chosen, int | str)
     many = isinstance(chosen, list | tuple | np.ndarray)
     out = [chosen] if one else np.asarray(chosen, object).tolist() if many else []
-    if not out or not all(type(each) in (int, str) for each in out):
+    if not out or not all(type(column) in (int, str) for column in out):
         raise TransformError(
             f"branch {name!r}: columns={chosen!r}; expected names or positions, one or a list"
         )

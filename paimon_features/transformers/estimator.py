@@ -60,7 +60,9 @@ class Estimator:
         for name in _parameters(self):
             out[name] = value = getattr(self, name)
             if deep and hasattr(value, "get_params") and not isinstance(value, type):
-                out |= {f"{name}__{key}": each for key, each in value.get_params().items()}
+                out |= {
+                    f"{name}__{key}": inner_value for key, inner_value in value.get_params().items()
+                }
         return out
 
     def set_params(self, **params: Any) -> Self:
@@ -73,29 +75,29 @@ class Estimator:
         TransformError
             For an unknown parameter.
         """
-        known = self.get_params(deep=True)
+        parameters = self.get_params(deep=True)
         nested: dict[str, dict[str, Any]] = {}
         for key, value in params.items():
             name, _, rest = key.partition("__")
-            if name not in known:
+            if name not in parameters:
                 raise TransformError(
                     f"Invalid parameter {name!r} for estimator {self!r}. Valid parameters are: "
-                    f"{sorted(key for key in known if '__' not in key)!r}."
+                    f"{sorted(key for key in parameters if '__' not in key)!r}."
                 )
             if rest:
                 nested.setdefault(name, {})[rest] = value
             else:
                 self._set_param(name, value)
-                known[name] = value
+                parameters[name] = value
         for name, inner in nested.items():
-            known[name].set_params(**inner)
+            parameters[name].set_params(**inner)
         return self
 
     def _set_param(self, name: str, value: Any) -> None:
         setattr(self, name, value)
 
     def __repr__(self) -> str:
-        defaults = {name: each.default for name, each in _parameters(self).items()}
+        defaults = {name: parameter.default for name, parameter in _parameters(self).items()}
         shown = [
             f"{name}={value!r}"
             for name, value in self.get_params(deep=False).items()
@@ -269,12 +271,12 @@ class Estimator:
         return self._request("partial_fit", requests)
 
     def _request(self, method: str, requests: Mapping[str, bool | str | None]) -> Self:
-        known = self.requestable.get(method, ())
+        arguments = self.requestable.get(method, ())
         for argument in requests:
-            if argument not in known:
+            if argument not in arguments:
                 raise TransformError(
                     f"{type(self).__name__}.{method} has no argument {argument!r} to request; it "
-                    f"has: {', '.join(known) or 'none'}"
+                    f"has: {', '.join(arguments) or 'none'}"
                 )
         named = {(method, argument): alias for argument, alias in requests.items()}
         self._metadata_request = _Requests({**vars(self).get("_metadata_request", {}), **named})

@@ -84,10 +84,10 @@ def to_text(total: int) -> str:
 
 def from_text(text: str) -> int:
     """Return the inverse of ``to_text``; TransformError for other strings."""
-    whole, found, power = text.partition("p")
+    whole, separator, power = text.partition("p")
     try:
         shift = int(power) - UNIT_EXPONENT
-        if not found or shift < 0:
+        if not separator or shift < 0:
             raise ValueError
         return int(whole, 16) << shift
     except ValueError:

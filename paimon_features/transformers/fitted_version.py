@@ -94,10 +94,10 @@ class FittedVersion:
         """
         rest = {key: value for key, value in document.items() if key != "digest"}
         try:
-            stored, found = document["digest"], _digest(rest)
-            if stored != found:
+            stored, digest = document["digest"], _digest(rest)
+            if stored != digest:
                 raise TransformError(
-                    f"its content has the digest {found}, but it states {stored}: "
+                    f"its content has the digest {digest}, but it states {stored}: "
                     "it was changed or damaged after it was written"
                 )
             transformer = FeatureTransformer.from_params(rest["transformer"])
@@ -136,10 +136,10 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        there = sorted(p.stem for p in path.parent.glob("v*.json"))
+        versions = sorted(p.stem for p in path.parent.glob("v*.json"))
         raise DefinitionError(
             f"fitted transformer {name!r} version {version}: there is no file {path} "
-            f"(available: {', '.join(there) or 'none'}); {command} writes it from the lake"
+            f"(available: {', '.join(versions) or 'none'}); {command} writes it from the lake"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"{path} cannot be read: {error}") from error
@@ -147,14 +147,14 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
         document = strict_json(text)
         if not isinstance(document, dict):
             raise TransformError("it is not a JSON object")
-        found = FittedVersion.from_document(document)
-        if (found.name, found.version) != (name, version):
-            raise TransformError(f"it contains {found}")
+        fitted = FittedVersion.from_document(document)
+        if (fitted.name, fitted.version) != (name, version):
+            raise TransformError(f"it contains {fitted}")
     except (TransformError, DefinitionError, ValueError, RecursionError) as error:
         raise DefinitionError(
             f"{path}: {error}; restore it, or delete it and export it again: {command}"
         ) from error
-    return found
+    return fitted
 
 
 def write_version(folder: Path, version: FittedVersion) -> Path:

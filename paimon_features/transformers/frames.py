@@ -115,20 +115,20 @@ def inner_frame(
     What it writes is another one.
     """
     if matrix is not None:
-        made, rows = matrix, len(matrix)
+        numbers, rows = matrix, len(matrix)
         width = matrix.shape[1]
     else:
         width = len(columns)
 
     def read() -> tuple[Column, ...]:
-        return tuple(columns) if matrix is None else tuple(Column(c) for c in made.T)
+        return tuple(columns) if matrix is None else tuple(Column(c) for c in numbers.T)
 
     def write(out: Sequence[Column], labels: Sequence[str], flat: bool, kept: Ints | None) -> Any:
         length = rows if kept is None else len(kept)
         return inner_frame(out, rows=length, names=None if names is None else labels)
 
-    own = None if names is None else tuple(names)
-    return Frame(rows, width, own, False, read, write, lambda: matrix)
+    column_names = None if names is None else tuple(names)
+    return Frame(rows, width, column_names, False, read, write, lambda: matrix)
 
 
 def read_frame(data: Any) -> Frame:
@@ -175,8 +175,8 @@ def write_frame(form: str, frame: Frame, names: Sequence[str], index: Any = None
         out.columns = list(names)
         return out
     polars = importlib.import_module("polars")
-    made = [polars.from_arrow(_array(column)) for column in columns]
-    return polars.DataFrame([s.alias(name) for s, name in zip(made, names, strict=True)])
+    series = [polars.from_arrow(_array(column)) for column in columns]
+    return polars.DataFrame([s.alias(name) for s, name in zip(series, names, strict=True)])
 
 
 def numbers(column: Column, label: str) -> Floats:
@@ -320,7 +320,9 @@ def _values(column: Column) -> list[Any]:
     values: list[Any] = column.values.tolist()
     if column.valid is None:
         return values
-    return [v if known else None for v, known in zip(values, column.valid.tolist(), strict=True)]
+    return [
+        v if is_valid else None for v, is_valid in zip(values, column.valid.tolist(), strict=True)
+    ]
 
 
 def _plain(column: Column) -> npt.NDArray[Any]:
@@ -348,7 +350,7 @@ def _lists(data: Sequence[Any]) -> Frame:
 
     def read() -> tuple[Column, ...]:
         values = [list(data)] if is_flat else [list(column) for column in zip(*data, strict=True)]
-        return tuple(_of_values(each, f"column {i}") for i, each in enumerate(values))
+        return tuple(_of_values(column, f"column {i}") for i, column in enumerate(values))
 
     def write(columns: Sequence[Column], names: Sequence[str], flat: bool, rows: Any) -> Any:
         values = [_values(column) for column in columns]
@@ -477,8 +479,8 @@ def _pandas(data: Any) -> Frame:
         index = data.index if rows is None else data.index[rows]
         if flat:
             return pandas.Series(_plain(out[0]), index=index, name=getattr(data, "name", None))
-        made = {j: _plain(column) for j, column in enumerate(out)}
-        frame = pandas.DataFrame(made, index=index)
+        columns = {j: _plain(column) for j, column in enumerate(out)}
+        frame = pandas.DataFrame(columns, index=index)
         same = names is not None and tuple(labels) == names
         frame.columns = data.columns if same else list(labels)
         return frame
@@ -502,9 +504,9 @@ def _polars(data: Any) -> Frame:
         return tuple(map(_column, arrays, labels))
 
     def write(out: Sequence[Column], labels: Sequence[str], flat: bool, rows: Any) -> Any:
-        made = [polars.from_arrow(_array(column)) for column in out]
+        series = [polars.from_arrow(_array(column)) for column in out]
         if flat:
-            return made[0].alias(data.name if is_flat else labels[0])
-        return polars.DataFrame([s.alias(name) for s, name in zip(made, labels, strict=True)])
+            return series[0].alias(data.name if is_flat else labels[0])
+        return polars.DataFrame([s.alias(name) for s, name in zip(series, labels, strict=True)])
 
     return Frame(len(data), len(columns), names, is_flat, read, write)

@@ -62,8 +62,8 @@ class FrequencyEncoder(CategoryCountEncoder):
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
         failed: Bools | None = None
-        for column, known, table in zip(columns, self._seen, self._tables, strict=True):
-            codes = known.codes(column)
+        for column, vocabulary, table in zip(columns, self._seen, self._tables, strict=True):
+            codes = vocabulary.codes(column)
             valid = None
             if self.settings_.handle_unknown != "zero":
                 unknown = codes < 0
@@ -75,8 +75,8 @@ class FrequencyEncoder(CategoryCountEncoder):
         return Applied(out, failed)
 
     def block(self, values: Floats) -> Floats:
-        for j, (known, table) in enumerate(zip(self._seen, self._tables, strict=True)):
-            codes = known.codes_of(values[:, j])
+        for j, (vocabulary, table) in enumerate(zip(self._seen, self._tables, strict=True)):
+            codes = vocabulary.codes_of(values[:, j])
             if self.settings_.handle_unknown == "error" and (codes < 0).any():
                 raise TransformError("there is an unknown category")
             values[:, j] = table[codes]
@@ -88,7 +88,7 @@ class FrequencyEncoder(CategoryCountEncoder):
         return {
             **self._stored_settings(),
             "categories": self.categories_,
-            "counts": [list(each.values()) for each in self._counts],
+            "counts": [list(column_counts.values()) for column_counts in self._counts],
         }
 
     @classmethod
@@ -101,8 +101,11 @@ class FrequencyEncoder(CategoryCountEncoder):
     def _take(self, counts: Counts, rows: int) -> None:
         self._counts, self._rows = counts, rows
         self._seen = [
-            CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(counts)
+            CategoryIndex(ascending(column_counts, f"column {i}"))
+            for i, column_counts in enumerate(counts)
         ]
         scale = 1.0 if self.settings_.output == "count" else float(max(rows, 1))
         # the last entry is that of unknown categories
-        self._tables = [np.array([*each.values(), 0], np.float64) / scale for each in counts]
+        self._tables = [
+            np.array([*column_counts.values(), 0], np.float64) / scale for column_counts in counts
+        ]

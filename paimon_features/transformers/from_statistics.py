@@ -20,12 +20,12 @@ from paimon_features.transformers.column_statistics import (
 
 def moments_from(columns: Sequence[ColumnStatistics]) -> Moments:
     """Return the moments of columns; TransformError if unknown or ILL_CONDITIONED."""
-    known = [require_moments(column) for column in columns]
+    moments = [require_moments(column) for column in columns]
     return Moments(
-        np.array([m.count for m in known], np.float64),
-        np.array([m.mean for m in known]),
-        np.array([m.rest for m in known]),
-        np.array([m.squares for m in known]),
+        np.array([m.count for m in moments], np.float64),
+        np.array([m.mean for m in moments]),
+        np.array([m.rest for m in moments]),
+        np.array([m.squares for m in moments]),
     )
 
 
@@ -74,14 +74,14 @@ def grid_from(
         If they are unknown, or a declared grid has other edges.
     """
     low, high = extremes_from(columns)
-    own: list[tuple[float, ...]] = []
+    given_edges: list[tuple[float, ...]] = []
     for column in columns:
         if column.edges is None or column.bins is None:
             raise TransformError(f"column {column.column!r}: its bins are not known")
-        own.append(tuple(map(float, column.edges)))
-    chosen: Grid = tuple(own) if grid is None else grid
+        given_edges.append(tuple(map(float, column.edges)))
+    chosen: Grid = tuple(given_edges) if grid is None else grid
     edges = edges_of(chosen, len(columns), of)
-    for column, mine, wanted in zip(columns, own, edges, strict=True):
+    for column, mine, wanted in zip(columns, given_edges, edges, strict=True):
         if list(mine) != wanted.tolist():
             raise TransformError(
                 f"{of}: the grid {wanted.tolist()} does not equal the bins of column "

@@ -197,21 +197,21 @@ def _hashed(
                 bad = np.zeros(len(column), np.bool_)
                 bad[rows[~whole]] = True
                 rows, values = rows[whole], values[whole]
-        known, inverse = np.unique(values, return_inverse=True)
-        return _hashes([text_of(value) for value in known.tolist()])[inverse], rows, bad
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return _hashes([text_of(value) for value in distinct.tolist()])[inverse], rows, bad
     if not len(values) or isinstance(values[0], str):
         return hash_texts(values).astype(np.int64), rows, None
     # index: the items of all lists, concatenated
     rows = np.repeat(rows, [len(items) for items in values])
     flat = [item for items in values for item in items]
-    there = np.array([item is not None for item in flat], np.bool_)
-    return _hashes([text_of(item) for item in flat if item is not None]), rows[there], None
+    present = np.array([item is not None for item in flat], np.bool_)
+    return _hashes([text_of(item) for item in flat if item is not None]), rows[present], None
 
 
 def _holds_lists(column: Column) -> bool:
-    there = np.flatnonzero(column.mask)[:1]
+    first_row = np.flatnonzero(column.mask)[:1]
     return column.values.dtype == np.object_ and any(
-        isinstance(value, list) for value in column.values[there]
+        isinstance(value, list) for value in column.values[first_row]
     )
 
 

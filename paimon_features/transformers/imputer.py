@@ -143,16 +143,16 @@ class Imputer(NumericTransformer):
     def check(self, frame: Frame) -> None:
         for index, column in enumerate(frame.columns):
             expected = self._fills[index] if self.width else None
-            own = is_text(column)
-            if not own:
+            has_texts = is_text(column)
+            if not has_texts:
                 numbers(column, frame.label(index))
             # nothing is known of the type of a column in which nothing was seen
             if (
                 expected is not None
                 and not missing(column).all()
-                and isinstance(expected, str) != own
+                and isinstance(expected, str) != has_texts
             ):
-                kinds = ("strings", "numbers") if own else ("numbers", "strings")
+                kinds = ("strings", "numbers") if has_texts else ("numbers", "strings")
                 raise TransformError(
                     f"{frame.label(index)} contains {kinds[0]}; it was fitted on {kinds[1]}"
                 )
@@ -237,15 +237,18 @@ class Imputer(NumericTransformer):
         }
         out = []
         for j in range(self.width):
-            there = ~flags[j] if j in flags else np.ones(frame.rows, np.bool_)
+            present = ~flags[j] if j in flags else np.ones(frame.rows, np.bool_)
             if j in self._kept:
                 column = frame.columns[self._kept.index(j)]
-                values, there = column.values, there & column.mask
+                values, present = column.values, present & column.mask
             else:
-                values, there = np.full(frame.rows, np.nan), np.zeros(frame.rows, np.bool_)
-            if self._marker is not None and not there.all():
-                values, there = np.where(there, values, self._marker), np.ones(len(there), np.bool_)
-            out.append(Column(values, None if there.all() else there))
+                values, present = np.full(frame.rows, np.nan), np.zeros(frame.rows, np.bool_)
+            if self._marker is not None and not present.all():
+                values, present = (
+                    np.where(present, values, self._marker),
+                    np.ones(len(present), np.bool_),
+                )
+            out.append(Column(values, None if present.all() else present))
         names = self.names or tuple(f"x{index}" for index in range(self.width))
         return frame.like(out, names=names, flat=False)
 
@@ -270,16 +273,16 @@ class Imputer(NumericTransformer):
         if strategy in ("most_frequent", "constant"):
             self.check(frame)  # the others take numbers only
         labels = [frame.label(j) for j in range(frame.width)]
-        found: Filling
+        filling: Filling
         if strategy == "mean":
-            found = Means.of(frame.columns, labels)
+            filling = Means.of(frame.columns, labels)
         elif strategy == "median":
-            found = Medians.of(frame.columns, labels, self._grid)
+            filling = Medians.of(frame.columns, labels, self._grid)
         elif strategy == "most_frequent":
-            found = Modes.of(frame.columns, labels)
+            filling = Modes.of(frame.columns, labels)
         else:
-            found = Constants.of(frame.columns, labels, self.settings_.fill_value)
-        self._include(found, [int(missing(column).sum()) for column in frame.columns])
+            filling = Constants.of(frame.columns, labels, self.settings_.fill_value)
+        self._include(filling, [int(missing(column).sum()) for column in frame.columns])
 
     @property
     def required_statistics(self) -> frozenset[Statistic]:
@@ -288,22 +291,22 @@ class Imputer(NumericTransformer):
         return _LEARNS_FROM.get(self.settings_.strategy, frozenset())
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        found: Filling
+        filling: Filling
         if self.settings_.strategy == "mean":
-            found = Means(moments_from(columns))
+            filling = Means(moments_from(columns))
         elif self.settings_.strategy == "median":
             self._grid, counts = grid_from(columns, self._grid, "Imputer")
             self.settings_.grid = grid_params(self._grid)
-            found = Medians(None, counts)
+            filling = Medians(None, counts)
         else:
-            found = Modes.of_counts(counts_from(columns))
-        self._take(found, [column.nulls or 0 for column in columns])
+            filling = Modes.of_counts(counts_from(columns))
+        self._take(filling, [column.nulls or 0 for column in columns])
 
-    def _include(self, found: Any, gaps: Sequence[int]) -> None:
+    def _include(self, filling: Any, gaps: Sequence[int]) -> None:
         if self._statistic is not None:
-            found = self._statistic.merge(found)
+            filling = self._statistic.merge(filling)
             gaps = [a + b for a, b in zip(self._gaps, gaps, strict=True)]
-        self._take(found, gaps)
+        self._take(filling, gaps)
 
     def _take(self, statistic: Any, gaps: Sequence[int]) -> None:
         self._statistic = statistic

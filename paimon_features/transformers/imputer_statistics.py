@@ -45,9 +45,9 @@ class Statistic(Protocol):
 
 def is_text(column: Column) -> bool:
     """Return whether the values of a column are strings."""
-    there = np.flatnonzero(~missing(column))[:1]
+    first_row = np.flatnonzero(~missing(column))[:1]
     return column.values.dtype == np.object_ and any(
-        isinstance(value, str) for value in column.values[there]
+        isinstance(value, str) for value in column.values[first_row]
     )
 
 
@@ -67,16 +67,16 @@ class Means:
     def of(cls, columns: Sequence[Column], labels: Sequence[str]) -> Self:
         """Return the state of columns of numbers."""
         with np.errstate(over="ignore", invalid="ignore"):
-            found = Moments.of_columns(
+            moments = Moments.of_columns(
                 [numbers(c, x) for c, x in zip(columns, labels, strict=True)]
             )
-        wrong = ~np.isfinite(found.mean)
+        wrong = ~np.isfinite(moments.mean)
         if wrong.any():
             raise TransformError(
                 f"{labels[int(np.flatnonzero(wrong)[0])]} has values whose range exceeds "
                 "float64; divide it by its unit first"
             )
-        return cls(found)
+        return cls(moments)
 
     @property
     def fills(self) -> list[Fill]:
@@ -118,16 +118,16 @@ class Medians:
         values = [numbers(c, x) for c, x in zip(columns, labels, strict=True)]
         if grid is not None:
             return cls(None, GridCounts.of(values, edges_of(grid, len(values), "Imputer")))
-        known = [v[~np.isnan(v)] for v in values]
-        return cls(np.array([np.median(v) if len(v) else np.nan for v in known]), None)
+        present = [v[~np.isnan(v)] for v in values]
+        return cls(np.array([np.median(v) if len(v) else np.nan for v in present]), None)
 
     @property
     def fills(self) -> list[Fill]:
-        found = self.exact
+        medians = self.exact
         if self.counts is not None:
-            found = self.counts.quantiles(_PERCENTS)[0]
-        assert found is not None
-        return [*null_for_nan(found)]
+            medians = self.counts.quantiles(_PERCENTS)[0]
+        assert medians is not None
+        return [*null_for_nan(medians)]
 
     def merge(self, other: Self) -> Self:
         if self.counts is None or other.counts is None:
@@ -157,21 +157,25 @@ class Modes:
     @classmethod
     def of(cls, columns: Sequence[Column], labels: Sequence[str]) -> Self:
         """Return the state of columns of numbers or strings."""
-        found = []
+        counts = []
         for column, label in zip(columns, labels, strict=True):
             # + 0.0 normalizes the sign of zero
             values = column.values if is_text(column) else numbers(column, label) + 0.0
             distinct, times = np.unique(values[~missing(column)], return_counts=True)
-            found.append(dict(zip(distinct.tolist(), times.tolist(), strict=True)))
-        return cls(tuple(found))._checked()
+            counts.append(dict(zip(distinct.tolist(), times.tolist(), strict=True)))
+        return cls(tuple(counts))._checked()
 
     @classmethod
     def of_counts(cls, counts: Sequence[Mapping[Any, int]]) -> Self:
         """Return the state from category counts; booleans count as numbers, null is skipped."""
         return cls(
             tuple(
-                {v if isinstance(v, str) else float(v): n for v, n in each.items() if v is not None}
-                for each in counts
+                {
+                    v if isinstance(v, str) else float(v): n
+                    for v, n in column_counts.items()
+                    if v is not None
+                }
+                for column_counts in counts
             )
         )._checked()
 
@@ -233,26 +237,26 @@ class Constants:
         """Return the state of columns of numbers or strings; the value must have their type."""
         texts: list[bool | None] = []
         for column, label in zip(columns, labels, strict=True):
-            own = is_text(column)
-            if not own:
+            has_texts = is_text(column)
+            if not has_texts:
                 numbers(column, label)
             if missing(column).all():
                 texts.append(None)
                 continue
-            if value is not None and own != isinstance(value, str):
-                kind = "strings" if own else "numbers"
+            if value is not None and has_texts != isinstance(value, str):
+                kind = "strings" if has_texts else "numbers"
                 raise TransformError(
                     f"{label} contains {kind}; fill_value={value!r} is of another type"
                 )
-            texts.append(own)
+            texts.append(has_texts)
         return cls(value, tuple(texts))
 
     @property
     def fills(self) -> list[Fill]:
         return [
-            None if own is None else self.value if self.value is not None
-            else "missing_value" if own else 0.0
-            for own in self.texts
+            None if has_texts is None else self.value if self.value is not None
+            else "missing_value" if has_texts else 0.0
+            for has_texts in self.texts
         ]  # fmt: skip
 
     def merge(self, other: Self) -> Self:
@@ -271,4 +275,7 @@ class Constants:
     @classmethod
     def from_params(cls, params: Mapping[str, Any], value: Fill) -> Self:
         """Return the inverse of ``to_params``."""
-        return cls(value, tuple(None if own is None else bool(own) for own in params["texts"]))
+        return cls(
+            value,
+            tuple(None if has_texts is None else bool(has_texts) for has_texts in params["texts"]),
+        )

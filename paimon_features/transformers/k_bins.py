@@ -179,9 +179,9 @@ class KBinsDiscretizer(QuantileLearner):
         out = []
         for index, column in enumerate(columns):
             count = 1 if self.settings_.encode == "ordinal" else int(self.n_bins_[index])
-            made = np.empty((len(column), count), order="F")
-            self._encode(as_float(column), index, made)
-            out += [Column(made[:, j], column.valid) for j in range(count)]
+            encoded = np.empty((len(column), count), order="F")
+            self._encode(as_float(column), index, encoded)
+            out += [Column(encoded[:, j], column.valid) for j in range(count)]
         return Applied(out)
 
     def inverse_transform(self, X: Any) -> Any:
@@ -263,12 +263,12 @@ class KBinsDiscretizer(QuantileLearner):
     def _percents(self, rows: int) -> Floats:
         if self.settings_.strategy == "uniform":
             return np.array([0.0, 100.0])
-        each = sorted(
+        counts = sorted(
             {self.settings_.n_bins}
             if isinstance(self.settings_.n_bins, int)
             else set(self.settings_.n_bins)
         )
-        return np.concatenate([np.linspace(0, 100, count + 1) for count in each])
+        return np.concatenate([np.linspace(0, 100, count + 1) for count in counts])
 
     def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
         bins = self._bins_of(len(columns))
@@ -277,9 +277,9 @@ class KBinsDiscretizer(QuantileLearner):
         out = np.full((len(percents), len(columns)), np.nan)
         for index, (values, count) in enumerate(zip(columns, bins, strict=True)):
             start = self._starts(bins)[count]
-            known = values[~np.isnan(values)]
-            if len(known):
-                out[start : start + count + 1, index] = _around_centres(known, count, index)
+            present = values[~np.isnan(values)]
+            if len(present):
+                out[start : start + count + 1, index] = _around_centres(present, count, index)
         return out
 
     def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
@@ -325,13 +325,17 @@ class KBinsDiscretizer(QuantileLearner):
 
     def _edges(self, column: int, count: int, start: int) -> Floats:
         """Return the edges of a column: none without values, infinite ones for a single bin."""
-        found = self._quantiles[:, column]
+        quantiles = self._quantiles[:, column]
         one = np.array([-np.inf, np.inf])
         if self.settings_.strategy == "uniform":
-            if np.isnan(found).any():
+            if np.isnan(quantiles).any():
                 return np.zeros(0)
-            return one if found[0] == found[1] else np.linspace(found[0], found[1], count + 1)
-        edges = found[start : start + count + 1]
+            return (
+                one
+                if quantiles[0] == quantiles[1]
+                else np.linspace(quantiles[0], quantiles[1], count + 1)
+            )
+        edges = quantiles[start : start + count + 1]
         if np.isnan(edges).any():
             return np.zeros(0)
         if edges[0] == edges[-1]:

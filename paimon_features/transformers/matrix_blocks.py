@@ -60,18 +60,18 @@ def run_blocks(
     # narrow blocks are stored by column, so that inner loops run over rows; with several steps
     # this is worth transposing them twice
     turned = width < NARROW and len(steps) > 1
-    own = None
+    buffer = None
     if turned or width != width_out:
-        own = np.empty((size, width), order="F" if turned else "C")
+        buffer = np.empty((size, width), order="F" if turned else "C")
     for start in range(0, rows, size):
         part = matrix[start : start + size]
-        made = block = out[start : start + size] if own is None else own[: len(part)]
+        result = block = out[start : start + size] if buffer is None else buffer[: len(part)]
         np.copyto(block, part)
         refuse_infinite(block, frame)
         for step in steps:
-            made = step(made)
-        if own is not None or made is not block:
-            out[start : start + size] = made
+            result = step(result)
+        if buffer is not None or result is not block:
+            out[start : start + size] = result
     return frame.like_matrix(out, names=names)
 
 

@@ -45,8 +45,8 @@ def task_of(model: StoredTransformer) -> Literal["binary", "multiclass", "regres
     for kind, task in TASKS.items():
         if isinstance(model, kind):
             return task
-    known = ", ".join(kind.__name__ for kind in TASKS)
-    raise TransformError(f"a {type(model).__name__} predicts nothing a server could serve: {known}")
+    kinds = ", ".join(kind.__name__ for kind in TASKS)
+    raise TransformError(f"a {type(model).__name__} predicts nothing a server could serve: {kinds}")
 
 
 def network_of(
@@ -71,20 +71,20 @@ def network_of(
     except ImportError as error:
         raise MissingExtraError.of("onnx", "onnx", "a network of a fitted model") from error
     first = model if transformer is None else transformer
-    for what, got, expected in (
+    for label, got, expected in (
         (type(first).__name__, len(names), first.width),
         (type(model).__name__, model.width, first.width if transformer is None else
          transformer.width_out),
     ):  # fmt: skip
         if got != expected:
-            raise TransformError(f"{what}: {got} features; expected {expected}")
+            raise TransformError(f"{label}: {got} features; expected {expected}")
     graph = OnnxGraph(onnx, "float64", "")
     parts = [graph.input(name, is_text=False) for name in names]
     if transformer is not None:
         parts = convert(graph, transformer, parts)
-    found = graph.node("Cast", _model(graph, model, graph.joined(parts).name), to=_FLOAT)
+    prediction = graph.node("Cast", _model(graph, model, graph.joined(parts).name), to=_FLOAT)
     width = len(model.model_data["centroids"]) if isinstance(model, KMeansModel) else 1
-    network = graph.model(found, width, output)
+    network = graph.model(prediction, width, output)
     # the sums are float64, what a server returns is float32
     network.graph.output[0].type.tensor_type.elem_type = _FLOAT
     onnx.checker.check_model(network)
@@ -121,5 +121,5 @@ def _model(graph: OnnxGraph, model: StoredTransformer, x: str) -> str:
         graph.constant(np.array([0.0, 1.0], np.float32)),
     )  # fmt: skip
     # a distance that is no number has no closest centroid
-    known = graph.node("Mul", distances, graph.constant(np.array([[0.0]])))
-    return graph.node("Add", hot, graph.node("Cast", known, to=_FLOAT))
+    nan_or_zero = graph.node("Mul", distances, graph.constant(np.array([[0.0]])))
+    return graph.node("Add", hot, graph.node("Cast", nan_or_zero, to=_FLOAT))

@@ -31,8 +31,8 @@ def hash_text(text: str, seed: int = 0) -> int:
     data = text.encode()
     whole = len(data) // 4 * 4
     state = absorb_words(seed, np.frombuffer(data, "<u4", whole // 4).tolist())
-    found = finish_row(state, int.from_bytes(data[whole:], "little"), len(data))
-    return found - 2**32 if found >= 2**31 else found
+    hashed = finish_row(state, int.from_bytes(data[whole:], "little"), len(data))
+    return hashed - 2**32 if hashed >= 2**31 else hashed
 
 
 def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
@@ -41,12 +41,12 @@ def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
         return np.fromiter((hash_text(text, seed) for text in texts), np.int32, len(texts))
     if not arrow_loaded():
         numbers: dict[str, int] = {}
-        found = np.fromiter((numbers.setdefault(t, len(numbers)) for t in texts), np.int64)
+        positions = np.fromiter((numbers.setdefault(t, len(numbers)) for t in texts), np.int64)
         parts = [text.encode() for text in numbers]
         ends_of = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=ends_of[1:])
-        made: Hashes = _hashed(np.frombuffer(b"".join(parts), np.uint8), ends_of, seed)[found]
-        return made
+        hashes: Hashes = _hashed(np.frombuffer(b"".join(parts), np.uint8), ends_of, seed)[positions]
+        return hashes
     coded = pa.array(texts, pa.large_string()).dictionary_encode()
     _, ends, flat = coded.dictionary.buffers()
     offsets = np.frombuffer(ends, np.int64, len(coded.dictionary) + 1)

@@ -53,11 +53,11 @@ def normal_quantile(share: Floats) -> Floats:
         if outer.any():
             least = np.minimum(share, 1 - share)[outer]
             root = np.sqrt(-np.log(least))
-            found = np.where(
+            quantiles = np.where(
                 root <= 5.0, _ratio(MIDDLE, root - 1.6, 1.0), _ratio(TAIL, root - 5.0, 1.0)
             )
-            found[least == 0] = np.inf
-            out[outer] = np.copysign(found, apart[outer])
+            quantiles[least == 0] = np.inf
+            out[outer] = np.copysign(quantiles, apart[outer])
     return out
 
 

@@ -92,9 +92,9 @@ class FeatureNormalizer:
         columns = []
         for index, column in enumerate(frame.columns):
             values = numbers(column, frame.label(index))
-            known = values[~np.isnan(values)]
-            if len(known):
-                values = np.clip(values, *_bounds(known, method, threshold))
+            present = values[~np.isnan(values)]
+            if len(present):
+                values = np.clip(values, *_bounds(present, method, threshold))
             columns.append(Column(values, column.valid))
         return frame.like(columns)
 
@@ -128,11 +128,11 @@ def _filled(column: Column, gap: Any, value: Any, label: str) -> Column:
     return Column(out)
 
 
-def _bounds(known: Floats, method: str, threshold: float) -> tuple[float, float]:
+def _bounds(values: Floats, method: str, threshold: float) -> tuple[float, float]:
     if method == "zscore":
-        centre, reach = float(np.mean(known)), threshold * float(np.std(known))
+        centre, reach = float(np.mean(values)), threshold * float(np.std(values))
         return centre - reach, centre + reach
     ends = (25.0, 75.0) if method == "iqr" else (threshold, 100.0 - threshold)
-    low, high = (float(q) for q in np.percentile(known, ends))
+    low, high = (float(q) for q in np.percentile(values, ends))
     reach = threshold * (high - low) if method == "iqr" else 0.0
     return low - reach, high + reach

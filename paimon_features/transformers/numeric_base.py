@@ -81,8 +81,8 @@ class NumericTransformer(StoredTransformer):
         frame = self._checked(X)
         names = self.names_out(frame.names) if frame.names else None
         if self.supports_matrix and frame.matrix is not None and frame.rows:
-            own = self._target(X, self.width_out)
-            return run_blocks(frame, [self.block], self.width_out, names, own)
+            target = self._target(X, self.width_out)
+            return run_blocks(frame, [self.block], self.width_out, names, target)
         if not frame.width:
             return frame.like([])
         self.check(frame)
@@ -120,8 +120,8 @@ class ColumnwiseTransformer(NumericTransformer):
         self._check_fitted()
         frame = self._checked(X)
         if frame.matrix is not None and frame.rows:
-            own = self._target(X, self.width)
-            return run_blocks(frame, [self._block_back], self.width, frame.names, own)
+            target = self._target(X, self.width)
+            return run_blocks(frame, [self._block_back], self.width, frame.names, target)
         return frame.like(_mapped(finite_columns(frame), self._backward))
 
     def _block_back(self, values: Floats) -> Floats:
@@ -156,10 +156,10 @@ def float_columns(frame: Frame) -> list[Floats]:
 def _mapped(
     columns: Sequence[Column], step: Callable[[Floats, Columns, Floats], None]
 ) -> list[Column]:
-    made = []
+    mapped = []
     for index, column in enumerate(columns):
         values = as_float(column)
         out = np.empty(len(values))
         step(values, index, out)
-        made.append(Column(out, column.valid))
-    return made
+        mapped.append(Column(out, column.valid))
+    return mapped

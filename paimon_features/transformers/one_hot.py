@@ -57,7 +57,7 @@ class Encoder(StoredTransformer):
     def categories_(self) -> list[list[Category]]:
         """The categories of each column, ascending, None (null and NaN) last."""
         self._check_fitted()
-        return [each.categories for each in self._seen]
+        return [vocabulary.categories for vocabulary in self._seen]
 
     @property
     def vocabularies_(self) -> list[CategoryIndex]:
@@ -80,7 +80,7 @@ class Encoder(StoredTransformer):
 
     @property
     def supports_matrix(self) -> bool:
-        return all(each.fits_floats for each in self._seen)
+        return all(vocabulary.fits_floats for vocabulary in self._seen)
 
     def transform(self, X: Any) -> Any:
         """Return ``X`` encoded.
@@ -126,7 +126,7 @@ class CategoryCountEncoder(Encoder):
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         counts = counts_from(columns)
-        self._check_found(counts, [f"column {column.column!r}" for column in columns])
+        self._check_counts(counts, [f"column {column.column!r}" for column in columns])
         self._take(counts, rows)
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -136,11 +136,11 @@ class CategoryCountEncoder(Encoder):
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Fit on the categories of ``X`` in addition to earlier ones; ``y`` is ignored."""
         frame = self._read_fit_data(X)
-        found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
-        self._check_found(found, list(map(frame.label, range(frame.width))))
-        before = self._counts or [{} for _ in found]
-        if found:
-            pairs = zip(before, found, strict=True)
+        counts = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
+        self._check_counts(counts, list(map(frame.label, range(frame.width))))
+        before = self._counts or [{} for _ in counts]
+        if counts:
+            pairs = zip(before, counts, strict=True)
             both = [together(a, b, frame.label(i)) for i, (a, b) in enumerate(pairs)]
             self._take(both, self._rows + frame.rows)
         return self
@@ -152,7 +152,7 @@ class CategoryCountEncoder(Encoder):
             counts = [together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]
         self._take(counts, self._rows)
 
-    def _check_found(self, found: Counts, labels: Sequence[str]) -> None:
+    def _check_counts(self, counts: Counts, labels: Sequence[str]) -> None:
         """Check the categories of a part of the data; ``labels`` call its columns."""
         return
 
@@ -230,10 +230,10 @@ class OneHotEncoder(CategoryCountEncoder):
     def infrequent_categories_(self) -> list[list[Category] | None]:
         """The infrequent categories of each column; None if there are none."""
         return [
-            [v for v, rare in zip(each.categories, mask, strict=True) if rare]
+            [v for v, rare in zip(vocabulary.categories, mask, strict=True) if rare]
             if any(mask)
             else None
-            for each, mask in zip(self._seen, self._rare, strict=True)
+            for vocabulary, mask in zip(self._seen, self._rare, strict=True)
         ]
 
     @property
@@ -243,12 +243,12 @@ class OneHotEncoder(CategoryCountEncoder):
         self._check_fitted()
         if not any(self._dropped):
             return None
-        found = np.full(self.width, None, np.object_)
+        indices = np.full(self.width, None, np.object_)
         for index, (rare, dropped) in enumerate(zip(self._rare, self._dropped, strict=True)):
             if dropped:
                 frequent = np.flatnonzero(~np.asarray(rare, np.bool_))
-                found[index] = int(frequent[0]) if len(frequent) else 0
-        return found
+                indices[index] = int(frequent[0]) if len(frequent) else 0
+        return indices
 
     @property
     def slots_(self) -> list[tuple[npt.NDArray[np.int64], int]]:
@@ -260,11 +260,13 @@ class OneHotEncoder(CategoryCountEncoder):
 
     def names_out(self, names: Sequence[str]) -> list[str]:
         out = []
-        for name, known, rare, dropped in zip(
+        for name, vocabulary, rare, dropped in zip(
             names, self._seen, self._rare, self._dropped, strict=True
         ):
-            own = [v for v, is_rare in zip(known.categories, rare, strict=True) if not is_rare]
-            labels = [f"{name}_{v}" for v in own] + [f"{name}_infrequent"] * any(rare)
+            frequent = [
+                v for v, is_rare in zip(vocabulary.categories, rare, strict=True) if not is_rare
+            ]
+            labels = [f"{name}_{v}" for v in frequent] + [f"{name}_infrequent"] * any(rare)
             out += labels[1:] if dropped else labels
         return out
 
@@ -284,7 +286,7 @@ class OneHotEncoder(CategoryCountEncoder):
         if frame.rows and frame.width != self.width_out:
             raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
         out, at = [], 0
-        for known, rare, slots, width, dropped in zip(
+        for vocabulary, rare, slots, width, dropped in zip(
             self._seen, self._rare, self._slots, self._widths, self._dropped, strict=True
         ):
             part = np.zeros((frame.rows, width))
@@ -293,7 +295,7 @@ class OneHotEncoder(CategoryCountEncoder):
             at += width
             # the category of a 1 at each position; the last one is that of rows of zeros
             values = np.full(width + 1, None, np.object_)
-            for value, slot, is_rare in zip(known.categories, slots[:-1], rare, strict=True):
+            for value, slot, is_rare in zip(vocabulary.categories, slots[:-1], rare, strict=True):
                 if not is_rare:
                     values[slot] = value
             none = ~(part > 0).any(axis=1)
@@ -301,17 +303,17 @@ class OneHotEncoder(CategoryCountEncoder):
                 row = int(np.flatnonzero(none)[0])
                 raise TransformError(f"row {row} has no category; expected a 1 among its columns")
             best = part.argmax(axis=1) if width else np.zeros(frame.rows, np.int64)
-            out.append(chosen(values[np.where(none, width, best)], known.categories))
+            out.append(chosen(values[np.where(none, width, best)], vocabulary.categories))
         names = self.names or tuple(f"x{index}" for index in range(self.width))
         return frame.like(out, names=names, flat=False)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
         failed: Bools | None = None
-        for column, known, slots, width in zip(
+        for column, vocabulary, slots, width in zip(
             columns, self._seen, self._slots, self._widths, strict=True
         ):
-            codes = known.codes(column)
+            codes = vocabulary.codes(column)
             places = slots[codes]
             out += [Column((places == j).astype(np.float64)) for j in range(width)]
             if self.settings_.handle_unknown == "error" and (codes < 0).any():
@@ -321,10 +323,10 @@ class OneHotEncoder(CategoryCountEncoder):
     def block(self, values: Floats) -> Floats:
         out = np.zeros((len(values), self.width_out))
         at = 0
-        for j, (known, slots, width) in enumerate(
+        for j, (vocabulary, slots, width) in enumerate(
             zip(self._seen, self._slots, self._widths, strict=True)
         ):
-            codes = known.codes_of(values[:, j])
+            codes = vocabulary.codes_of(values[:, j])
             if self.settings_.handle_unknown == "error" and (codes < 0).any():
                 raise TransformError("there is an unknown category")
             places = slots[codes]
@@ -347,16 +349,16 @@ class OneHotEncoder(CategoryCountEncoder):
         if self._counts_matter:
             out["min_frequency"] = settings.min_frequency
             out["max_categories"] = settings.max_categories
-            out["counts"] = [list(each.values()) for each in self._counts]
+            out["counts"] = [list(column_counts.values()) for column_counts in self._counts]
         return out
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        found = categories_of(params)
-        declared: Any = found if params.get("declared") else "auto"
+        categories = categories_of(params)
+        declared: Any = categories if params.get("declared") else "auto"
         out = cls._from_settings({**params, "categories": declared})
-        counts = params["counts"] if out._counts_matter else [[0] * len(c) for c in found]
-        pairs = zip(found, counts, strict=True)
+        counts = params["counts"] if out._counts_matter else [[0] * len(c) for c in categories]
+        pairs = zip(categories, counts, strict=True)
         out._take([dict(zip(c, map(int, n), strict=True)) for c, n in pairs], int(params["rows"]))
         return out
 
@@ -389,16 +391,16 @@ class OneHotEncoder(CategoryCountEncoder):
     def _estimator_flags(self) -> Mapping[str, bool]:
         return {**super()._estimator_flags(), "fixed_dtype": True}
 
-    def _check_found(self, found: Counts, labels: Sequence[str]) -> None:
+    def _check_counts(self, counts: Counts, labels: Sequence[str]) -> None:
         declared = self.settings_.categories
         if declared == "auto":
             return
-        if len(declared) != len(found):
+        if len(declared) != len(counts):
             raise TransformError(
-                f"OneHotEncoder: categories of {len(declared)} columns; the data have {len(found)}"
+                f"OneHotEncoder: categories of {len(declared)} columns; the data have {len(counts)}"
             )
-        for known, seen, label in zip(declared, found, labels, strict=True):
-            among = set(known)
+        for allowed, seen, label in zip(declared, counts, labels, strict=True):
+            among = set(allowed)
             unknown = [value for value in seen if value not in among]
             if unknown and self.settings_.handle_unknown == "error":
                 raise TransformError(
@@ -422,8 +424,8 @@ class OneHotEncoder(CategoryCountEncoder):
         self._check_fitted()
         frame = self._checked(X)
         self.check(frame)
-        if settings.handle_unknown == "error" and (found := first_unknown(frame, self._seen)):
-            raise TransformError(f"{found}; {self._advice}")
+        if settings.handle_unknown == "error" and (problem := first_unknown(frame, self._seen)):
+            raise TransformError(f"{problem}; {self._advice}")
         if settings.sparse_output:
             return self._sparse(frame)
         names = frame.names or [f"x{index}" for index in range(self.width)]
@@ -441,9 +443,9 @@ class OneHotEncoder(CategoryCountEncoder):
         # index: (rows, columns); the output position of each value, -1 for none
         places = np.full((frame.rows, self.width), -1, np.int64)
         start = 0
-        for j, (column, known) in enumerate(zip(frame.columns, self._seen, strict=True)):
-            own = self._slots[j][known.codes(column)]
-            places[:, j] = np.where(own >= 0, own + start, -1)
+        for j, (column, vocabulary) in enumerate(zip(frame.columns, self._seen, strict=True)):
+            slots = self._slots[j][vocabulary.codes(column)]
+            places[:, j] = np.where(slots >= 0, slots + start, -1)
             start += self._widths[j]
         hot = places >= 0
         ends = np.concatenate([[0], np.cumsum(hot.sum(axis=1))])
@@ -454,20 +456,21 @@ class OneHotEncoder(CategoryCountEncoder):
         declared = self.settings_.categories
         if declared != "auto":
             counts = [
-                {value: each.get(value, 0) for value in known}
-                for known, each in zip(declared, counts, strict=True)
+                {value: column_counts.get(value, 0) for value in categories}
+                for categories, column_counts in zip(declared, counts, strict=True)
             ]
             self._seen = list(map(CategoryIndex, declared))
         else:
             self._seen = [
-                CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(counts)
+                CategoryIndex(ascending(column_counts, f"column {i}"))
+                for i, column_counts in enumerate(counts)
             ]
         self._counts, self._rows = counts, rows
         self._rare = [
-            self._infrequent(np.array([each[v] for v in known.categories], np.int64))
-            for each, known in zip(counts, self._seen, strict=True)
+            self._infrequent(np.array([column_counts[v] for v in vocabulary.categories], np.int64))
+            for column_counts, vocabulary in zip(counts, self._seen, strict=True)
         ]
-        found: list[tuple[Any, int, bool]] = []
+        outputs: list[tuple[Any, int, bool]] = []
         drop = self.settings_.drop
         for rare in self._rare:
             width = int((~rare).sum()) + bool(rare.any())
@@ -476,10 +479,10 @@ class OneHotEncoder(CategoryCountEncoder):
             to_rare = self.settings_.handle_unknown == "infrequent_if_exist" and rare.any()
             slots = np.append(slots, width - 1 if to_rare else -1)
             dropped = drop == "first" or (drop == "if_binary" and width == 2)
-            found.append((np.where(slots >= 0, slots - dropped, slots), width - dropped, dropped))
-        self._slots = [slots for slots, _, _ in found]
-        self._widths = [width for _, width, _ in found]
-        self._dropped = [dropped for _, _, dropped in found]
+            outputs.append((np.where(slots >= 0, slots - dropped, slots), width - dropped, dropped))
+        self._slots = [slots for slots, _, _ in outputs]
+        self._widths = [width for _, width, _ in outputs]
+        self._dropped = [dropped for _, _, dropped in outputs]
 
     def _infrequent(self, counts: Any) -> Any:
         """Return which categories are infrequent, by the rules of scikit-learn."""

@@ -91,12 +91,12 @@ def to_onnx(
         parts = [graph.matrix_input("X", transformer.width)]
     else:
         parts = list(map(graph.input, names, texts, lists))
-    made = convert(graph, transformer, parts)
+    encoded = convert(graph, transformer, parts)
     out = transformer.names_out(names)
-    model = graph.model(_output(graph, made, out), len(out), OUTPUT)
+    model = graph.model(_output(graph, encoded, out), len(out), OUTPUT)
     metadata = {"columns": json.dumps(out), _NULL: null_text, "kind": transformer.kind}
-    for key, found in ((_AS_NULL, graph.as_null), (_AS_TEXT, graph.as_text)):
-        metadata[key] = json.dumps([name for name in names if name in found])
+    for key, marked in ((_AS_NULL, graph.as_null), (_AS_TEXT, graph.as_text)):
+        metadata[key] = json.dumps([name for name in names if name in marked])
     if version is not None:
         metadata |= {
             "name": version.name,
@@ -119,10 +119,10 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
         single values, and where the model could not distinguish null from its ``null_text``.
     """
     frame = read_frame(X)
-    metadata = {each.key: each.value for each in model.metadata_props}
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
     inputs = list(model.graph.input)
     kinds = _onnx().TensorProto
-    types = [each.type.tensor_type for each in inputs]
+    types = [tensor.type.tensor_type for tensor in inputs]
     dtype = np.float64 if types[0].elem_type == kinds.DOUBLE else np.float32
     columns = frame.columns
     if len(inputs) == 1 and types[0].shape.dim[1].dim_value == frame.width > 1:
@@ -131,26 +131,26 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
     if len(inputs) != frame.width:
         raise TransformError(f"got {frame.width} columns; the model takes {len(inputs)}")
     out: dict[str, Any] = {}
-    for index, (each, kind, column) in enumerate(zip(inputs, types, columns, strict=True)):
+    for index, (tensor, kind, column) in enumerate(zip(inputs, types, columns, strict=True)):
         label, is_text = frame.label(index), kind.elem_type == kinds.STRING
         if not kind.shape.dim[1].dim_value:
-            out[each.name] = _of_lists(column, metadata[_NULL], label, is_text, dtype)
+            out[tensor.name] = _of_lists(column, metadata[_NULL], label, is_text, dtype)
         elif is_text:
-            out[each.name] = _of_texts(column, metadata[_NULL], label)[:, None]
+            out[tensor.name] = _of_texts(column, metadata[_NULL], label)[:, None]
         else:
             is_double = kind.elem_type == kinds.DOUBLE
             values = numbers(column, label)
-            out[each.name] = values.astype(np.float64 if is_double else np.float32)[:, None]
+            out[tensor.name] = values.astype(np.float64 if is_double else np.float32)[:, None]
         if is_text:
-            _check_nulls(column, label, each.name, metadata)
+            _check_nulls(column, label, tensor.name, metadata)
     return out
 
 
 def _of_texts(column: Column, null: str, label: str) -> npt.NDArray[Any]:
     """Return values as strings, as a ``HashingEncoder`` writes them."""
-    there = ~missing(column)
+    present = ~missing(column)
     out = np.full(len(column), null, np.object_)
-    out[there] = [_text(value, label) for value in column.values[there].tolist()]
+    out[present] = [_text(value, label) for value in column.values[present].tolist()]
     return out
 
 
@@ -165,7 +165,7 @@ def _text(value: Any, label: str) -> str:
 
 def _of_lists(column: Column, null: str, label: str, is_text: bool, dtype: Any) -> npt.NDArray[Any]:
     """Lists in one array, shape (rows, items)."""
-    lists = [v if there else [] for v, there in zip(column.values, column.mask, strict=True)]
+    lists = [v if is_valid else [] for v, is_valid in zip(column.values, column.mask, strict=True)]
     wrong = next((v for v in lists if not isinstance(v, list)), None)
     if wrong is not None:
         raise TransformError(f"{label} contains {wrong!r}, and the model takes lists")
@@ -184,7 +184,7 @@ def _check_nulls(column: Column, label: str, name: str, metadata: dict[str, str]
     gaps = missing(column)
     if name in json.loads(metadata.get(_AS_NULL, "[]")):
         items = [v if isinstance(v, list) else [v] for v in column.values[~gaps]]
-        if any(null in each for each in items):
+        if any(null in texts for texts in items):
             raise TransformError(
                 f"{label} contains {null!r}, which stands for null in this model; make it with "
                 "another null_text="
@@ -210,7 +210,7 @@ def _output(graph: OnnxGraph, parts: Sequence[OnnxTensor], names: Sequence[str])
 
 def _is_text(transformer: StoredTransformer, index: int) -> bool:
     """Return True if a column that goes in is strings."""
-    return any(_takes_text(one, own) for one, own in _entries(transformer, index))
+    return any(_takes_text(one, position) for one, position in _entries(transformer, index))
 
 
 def _takes_text(transformer: StoredTransformer, index: int) -> bool:
@@ -224,8 +224,8 @@ def _takes_text(transformer: StoredTransformer, index: int) -> bool:
 def _is_list(transformer: StoredTransformer, index: int) -> bool:
     """Return True if a column that goes in is lists."""
     return any(
-        isinstance(one, HashingEncoder) and own in one.list_columns_
-        for one, own in _entries(transformer, index)
+        isinstance(one, HashingEncoder) and position in one.list_columns_
+        for one, position in _entries(transformer, index)
     )
 
 

@@ -55,8 +55,8 @@ class OnnxGraph:
         kind = self._types.STRING if is_text else self._float
         shape = [None, None if is_list else 1]
         self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, shape))
-        made = OnnxTensor(name, 1, True) if is_text else self._raw(name, 1)
-        return replace(made, is_list=is_list)
+        tensor = OnnxTensor(name, 1, True) if is_text else self._raw(name, 1)
+        return replace(tensor, is_list=is_list)
 
     def matrix_input(self, name: str, width: int) -> OnnxTensor:
         """Return all columns that go in, as one array of numbers."""
@@ -83,10 +83,10 @@ class OnnxGraph:
         name = f"constant_{len(self._constants)}"
         if array.dtype.kind in "OU":
             flat = [str(v).encode() for v in array.ravel()]
-            made = self.onnx.helper.make_tensor(name, self._types.STRING, array.shape, flat)
+            tensor = self.onnx.helper.make_tensor(name, self._types.STRING, array.shape, flat)
         else:
-            made = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
-        self._constants.append(made)
+            tensor = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self._constants.append(tensor)
         return name
 
     def like(self, part: OnnxTensor, values: Any) -> Any:
@@ -151,7 +151,7 @@ class OnnxGraph:
             if needed.intersection(node.output):
                 needed.update(node.input)
                 nodes.append(node)
-        constants = [each for each in self._constants if each.name in needed]
+        constants = [constant for constant in self._constants if constant.name in needed]
         graph = helper.make_graph(nodes[::-1], "paimon_features", self._inputs, [info], constants)
         opsets = [*_OPSETS, *([(_MICROSOFT, 1)] if self._uses_microsoft else [])]
         return helper.make_model(
@@ -162,5 +162,5 @@ class OnnxGraph:
         )
 
     def _raw(self, name: str, width: int) -> OnnxTensor:
-        made = name if self.dtype == "float64" else self.float64(name)
-        return OnnxTensor(made, width, is_raw=True)
+        converted = name if self.dtype == "float64" else self.float64(name)
+        return OnnxTensor(converted, width, is_raw=True)

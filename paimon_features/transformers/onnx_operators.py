@@ -38,13 +38,13 @@ def convert(graph: OnnxGraph, transformer: StoredTransformer, parts: Parts) -> l
     TransformError
         For a kind, or a setting of it, that cannot be expressed.
     """
-    made = _KINDS.get(type(transformer))
-    if made is None:
-        known = ", ".join(kind.__name__ for kind in _KINDS)
+    converter = _KINDS.get(type(transformer))
+    if converter is None:
+        available = ", ".join(kind.__name__ for kind in _KINDS)
         raise TransformError(
-            f"a {type(transformer).__name__} cannot be expressed in ONNX; available: {known}"
+            f"a {type(transformer).__name__} cannot be expressed in ONNX; available: {available}"
         )
-    return made(graph, transformer, parts)
+    return converter(graph, transformer, parts)
 
 
 # -- parts of others ----------------------------------------------------------------------------
@@ -130,11 +130,11 @@ def _log(graph: OnnxGraph, of: LogTransform, parts: Parts) -> list[OnnxTensor]:
         size = _log1p(graph, graph.node("Div", graph.node("Abs", x.name), offset))
         return [OnnxTensor(graph.node("Mul", size, graph.node("Sign", x.name)), x.width)]
     if of.settings_.offset == 1.0:
-        made = _log1p(graph, x.name)
+        logarithm = _log1p(graph, x.name)
     else:
-        made = graph.node("Log", graph.node("Add", x.name, offset))
+        logarithm = graph.node("Log", graph.node("Add", x.name, offset))
     refused = graph.node("LessOrEqual", x.name, graph.constant(np.array(-of.settings_.offset)))
-    return [OnnxTensor(graph.node("Where", refused, graph.constant(_NAN), made), x.width)]
+    return [OnnxTensor(graph.node("Where", refused, graph.constant(_NAN), logarithm), x.width)]
 
 
 def _log1p(graph: OnnxGraph, name: str) -> str:
@@ -208,11 +208,13 @@ def _bins(graph: OnnxGraph, of: KBinsDiscretizer, parts: Parts) -> list[OnnxTens
             continue
         bins = _count_from(graph, x, edges[1:-1])
         if of.settings_.encode == "ordinal":
-            made = graph.float64(bins)
+            encoded = graph.float64(bins)
         else:
-            made = graph.float64(graph.node("Equal", bins, graph.constant(np.arange(width)[None])))
+            encoded = graph.float64(
+                graph.node("Equal", bins, graph.constant(np.arange(width)[None]))
+            )
         gap = graph.node("IsNaN", x.name)
-        out.append(OnnxTensor(graph.node("Where", gap, nothing, made), width))
+        out.append(OnnxTensor(graph.node("Where", gap, nothing, encoded), width))
     return out
 
 
@@ -265,8 +267,8 @@ def _normal(graph: OnnxGraph, share: str) -> str:
         sides = []
         for powers in of:
             side = constant(powers[0])
-            for each in powers[1:]:
-                side = graph.node("Add", graph.node("Mul", side, at), constant(each))
+            for coefficient in powers[1:]:
+                side = graph.node("Add", graph.node("Mul", side, at), constant(coefficient))
             sides.append(side)
         return graph.node("Div", *sides)
 
@@ -308,10 +310,10 @@ def _interpolated(graph: OnnxGraph, x: OnnxTensor, at: Any, values: Any) -> str:
 # -- categories ---------------------------------------------------------------------------------
 
 
-def _codes(graph: OnnxGraph, known: CategoryIndex, x: OnnxTensor) -> str:
+def _codes(graph: OnnxGraph, vocabulary: CategoryIndex, x: OnnxTensor) -> str:
     """Return the place of each value among the categories, their number for unknown ones; int64."""
-    size = len(known)
-    categories = known.categories
+    size = len(vocabulary)
+    categories = vocabulary.categories
     none = categories.index(None) if None in categories else size
     if x.is_text:
         texts = [v for v in categories if isinstance(v, str)]
@@ -341,8 +343,8 @@ def _codes(graph: OnnxGraph, known: CategoryIndex, x: OnnxTensor) -> str:
         # of a row at most one is 1, at the place of the category; all zeros: it is unknown
         weights = graph.constant((np.arange(len(numbers)) - size)[None])
         axis = graph.constant(np.array([1], np.int64))
-        found = graph.node("ReduceSum", graph.node("Mul", same, weights), axis, keepdims=1)
-        code = graph.node("Add", found, code)
+        shift = graph.node("ReduceSum", graph.node("Mul", same, weights), axis, keepdims=1)
+        code = graph.node("Add", shift, code)
     gap = graph.node("IsNaN", x.name)
     return graph.node("Where", gap, graph.constant(np.array([[none]], np.int64)), code)
 
@@ -355,14 +357,16 @@ def _looked_up(graph: OnnxGraph, table: Any, codes: str) -> str:
 
 def _one_hot(graph: OnnxGraph, of: OneHotEncoder, parts: Parts) -> list[OnnxTensor]:
     out = []
-    for index, (known, (slots, width)) in enumerate(zip(of.vocabularies_, of.slots_, strict=True)):
-        codes = _codes(graph, known, graph.column(parts, index))
+    for index, (vocabulary, (slots, width)) in enumerate(
+        zip(of.vocabularies_, of.slots_, strict=True)
+    ):
+        codes = _codes(graph, vocabulary, graph.column(parts, index))
         if not width:
             continue
         place = graph.node("Gather", graph.constant(slots), codes)
         hot = graph.float64(graph.node("Equal", place, graph.constant(np.arange(width)[None])))
         if of.settings_.handle_unknown == "error":
-            unknown = graph.node("Equal", codes, graph.constant(np.array([[len(known)]])))
+            unknown = graph.node("Equal", codes, graph.constant(np.array([[len(vocabulary)]])))
             hot = graph.node("Where", unknown, graph.constant(_NAN), hot)
         out.append(OnnxTensor(hot, width))
     return out
@@ -370,10 +374,10 @@ def _one_hot(graph: OnnxGraph, of: OneHotEncoder, parts: Parts) -> list[OnnxTens
 
 def _frequency(graph: OnnxGraph, of: FrequencyEncoder, parts: Parts) -> list[OnnxTensor]:
     out = []
-    for index, known in enumerate(of.vocabularies_):
+    for index, vocabulary in enumerate(of.vocabularies_):
         last = 0.0 if of.settings_.handle_unknown == "zero" else np.nan
         table = np.append(of.frequencies_[index], last)[:, None]
-        codes = _codes(graph, known, graph.column(parts, index))
+        codes = _codes(graph, vocabulary, graph.column(parts, index))
         out.append(OnnxTensor(_looked_up(graph, table, codes), 1))
     return out
 
@@ -381,10 +385,10 @@ def _frequency(graph: OnnxGraph, of: FrequencyEncoder, parts: Parts) -> list[Onn
 def _target(graph: OnnxGraph, of: TargetEncoder, parts: Parts) -> list[OnnxTensor]:
     means = np.atleast_1d(of.target_mean_)
     out = []
-    for index, known in enumerate(of.vocabularies_):
-        own = of.encodings_[index * len(means) : (index + 1) * len(means)]
-        table = np.column_stack([np.append(e, m) for e, m in zip(own, means, strict=True)])
-        codes = _codes(graph, known, graph.column(parts, index))
+    for index, vocabulary in enumerate(of.vocabularies_):
+        encodings = of.encodings_[index * len(means) : (index + 1) * len(means)]
+        table = np.column_stack([np.append(e, m) for e, m in zip(encodings, means, strict=True)])
+        codes = _codes(graph, vocabulary, graph.column(parts, index))
         out.append(OnnxTensor(_looked_up(graph, table, codes), len(means)))
     return out
 
@@ -401,15 +405,15 @@ def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTen
         gap = _is_missing(graph, x)
         text = x.name
         if not x.is_text:
-            there = graph.node("Where", gap, graph.constant(np.array(0.0)), x.name)
-            text = graph.text(graph.int64(there))
+            filled = graph.node("Where", gap, graph.constant(np.array(0.0)), x.name)
+            text = graph.text(graph.int64(filled))
         # axes: (rows, 1), of lists (rows, items)
         hashes = graph.int64(graph.microsoft("MurmurHash3", text, seed=0, positive=0))
         size = graph.constant(np.array(places_out, np.int64))
         place = graph.node("Mod", graph.node("Abs", hashes), size)
         if of.settings_.output == "index":
-            made = graph.node("Where", gap, graph.constant(_NAN), graph.float64(place))
-            out.append(OnnxTensor(made, 1))
+            encoded = graph.node("Where", gap, graph.constant(_NAN), graph.float64(place))
+            out.append(OnnxTensor(encoded, 1))
             continue
         weight = graph.node("Where", gap, *map(graph.constant, (np.array(0.0), np.array(1.0))))
         if of.settings_.alternate_sign:
@@ -420,9 +424,9 @@ def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTen
         last, items = (graph.constant(np.array([axis], np.int64)) for axis in (2, 1))
         places = graph.constant(np.arange(of.settings_.n_features)[None, None])
         hot = graph.float64(graph.node("Equal", graph.node("Unsqueeze", place, last), places))
-        made = graph.node("Mul", hot, graph.node("Unsqueeze", weight, last))
+        encoded = graph.node("Mul", hot, graph.node("Unsqueeze", weight, last))
         out.append(
-            OnnxTensor(graph.node("ReduceSum", made, items, keepdims=0), of.settings_.n_features)
+            OnnxTensor(graph.node("ReduceSum", encoded, items, keepdims=0), of.settings_.n_features)
         )
     return out
 
@@ -430,16 +434,16 @@ def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTen
 def _is_missing(graph: OnnxGraph, x: OnnxTensor) -> str:
     if x.is_text:  # equal strings are an operator of later versions of ONNX only
         graph.as_null.add(x.name)
-        found = graph.node(
+        is_null_text = graph.node(
             "LabelEncoder", x.name, domain="ai.onnx.ml", keys_strings=[graph.null_text],
             values_int64s=[1], default_int64=0,
         )  # fmt: skip
-        return graph.node("Equal", found, graph.constant(np.array(1, np.int64)))
+        return graph.node("Equal", is_null_text, graph.constant(np.array(1, np.int64)))
     return graph.node("IsNaN", x.name)
 
 
-def _keep_nan(graph: OnnxGraph, given: str, made: str) -> str:
-    return graph.node("Where", graph.node("IsNaN", given), graph.constant(_NAN), made)
+def _keep_nan(graph: OnnxGraph, given: str, result: str) -> str:
+    return graph.node("Where", graph.node("IsNaN", given), graph.constant(_NAN), result)
 
 
 _KINDS: dict[type[StoredTransformer], Callable[[OnnxGraph, Any, Parts], list[OnnxTensor]]] = {

@@ -61,18 +61,18 @@ def folds_of(
         return out
     # classes in order of first appearance
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
-    own = np.argsort(np.argsort(first))[inverse]
-    sizes = np.bincount(own)
+    class_codes = np.argsort(np.argsort(first))[inverse]
+    sizes = np.bincount(class_codes)
     if (sizes < folds).all():
         raise TransformError(f"no class of the target has as many rows as cv={folds} folds")
-    ordered = np.sort(own)
+    ordered = np.sort(class_codes)
     shares = np.array([np.bincount(ordered[k::folds], minlength=len(sizes)) for k in range(folds)])
     out = np.empty(rows, np.int64)
     for k in range(len(sizes)):
         chosen = np.arange(folds).repeat(shares[:, k])
         if shuffle:
             rng.shuffle(chosen)
-        out[own == k] = chosen
+        out[class_codes == k] = chosen
     return out
 
 
@@ -97,7 +97,7 @@ def of_other_folds(
 def of_the_past(
     codes: Ints,
     target: Floats,
-    known: npt.NDArray[np.bool_],
+    has_target: npt.NDArray[np.bool_],
     times: npt.NDArray[np.int64],
     delay_ms: int,
     smooth: Smooth,
@@ -111,17 +111,17 @@ def of_the_past(
     # targets before this time are known
     ends = times if delay_ms == 0 else times - delay_ms + 1
     out = np.full(len(codes), np.nan)
-    if not known.any():
+    if not has_target.any():
         return out
     # relative to the first target, so that sums of squares keep their digits
-    centre = target[known][np.argmin(times[known])]
-    count, total, square = _before(times[known], target[known] - centre, ends)
+    centre = target[has_target][np.argmin(times[has_target])]
+    count, total, square = _before(times[has_target], target[has_target] - centre, ends)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = centre + total / count
         variance = np.maximum(square / count - (total / count) ** 2, 0.0)
     for rows in _groups(codes):
-        own = rows[known[rows]]
-        n, s, q = _before(times[own], target[own] - centre, ends[rows])
+        labelled_rows = rows[has_target[rows]]
+        n, s, q = _before(times[labelled_rows], target[labelled_rows] - centre, ends[rows])
         apart = np.maximum(q - np.divide(s * s, n, out=np.zeros_like(s), where=n > 0), 0.0)
         out[rows] = smoothed(n, s + n * centre, apart, mean[rows], variance[rows], smooth)
     return out

@@ -66,13 +66,13 @@ class Pipeline(CompositeTransformer):
 
     @property
     def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
-        found: Sequence[tuple[str, StoredTransformer]] | None = self._bound
-        return self._checked_steps() if found is None else found
+        bound: Sequence[tuple[str, StoredTransformer]] | None = self._bound
+        return self._checked_steps() if bound is None else bound
 
     @property
     def _steps(self) -> Sequence[StoredTransformer]:
-        found = self._bound_steps
-        return [step for _, step in self._parts] if found is None else found
+        bound = self._bound_steps
+        return [step for _, step in self._parts] if bound is None else bound
 
     @property
     def steps_(self) -> list[tuple[str, StoredTransformer]]:
@@ -89,16 +89,16 @@ class Pipeline(CompositeTransformer):
         if not pairs:
             raise TransformError("a Pipeline needs at least one step")
         check_names("Pipeline", [name for name, _ in pairs])
-        found = [(name, as_step("Pipeline", name, step)) for name, step in pairs]
-        event_time_of(step for _, step in found)
-        return found
+        steps = [(name, as_step("Pipeline", name, step)) for name, step in pairs]
+        event_time_of(step for _, step in steps)
+        return steps
 
     @property
     def _given_parts(self) -> Mapping[str, Any]:
         return given_parts(self.steps, 2)
 
     def _replace(self, name: str, step: Any) -> None:
-        self.steps = [(key, step if key == name else each) for key, each in self.steps]
+        self.steps = [(key, step if key == name else existing) for key, existing in self.steps]
 
     @property
     def supports_partial_fit(self) -> bool:
@@ -197,7 +197,7 @@ class Pipeline(CompositeTransformer):
             for j, column in enumerate(columns):
                 values[:, j] = column.values
             try:
-                return Applied([Column(made) for made in self.block(values).T])
+                return Applied([Column(column) for column in self.block(values).T])
             except TransformError:
                 pass  # the steps below mark the rejected rows
         failed: Bools | None = None

@@ -253,18 +253,18 @@ def named_tuples(what: str, argument: str, given: Any, size: int) -> list[tuple[
     """Return a list of tuples that start with a name; TransformError for anything else."""
     if not isinstance(given, list | tuple):
         raise TransformError(f"{what}: {argument}={given!r}; expected a list of tuples")
-    for each in given:
-        if not isinstance(each, list | tuple) or len(each) != size or not isinstance(each[0], str):
+    for item in given:
+        if not isinstance(item, list | tuple) or len(item) != size or not isinstance(item[0], str):
             raise TransformError(
-                f"{what}: {argument} contains {each!r}; expected tuples of {size}, the name first"
+                f"{what}: {argument} contains {item!r}; expected tuples of {size}, the name first"
             )
-    return [tuple(each) for each in given]
+    return [tuple(item) for item in given]
 
 
 def given_parts(given: Any, size: int) -> dict[str, Any]:
     """Return the steps in an argument by name; none for an argument that ``fit`` refuses."""
     try:
-        return {each[0]: each[1] for each in named_tuples("", "", given, size)}
+        return {item[0]: item[1] for item in named_tuples("", "", given, size)}
     except TransformError:
         return {}
 
@@ -300,10 +300,12 @@ def check_names(what: str, names: Sequence[str]) -> None:
 
 def event_time_of(steps: Iterable[StoredTransformer]) -> str | None:
     """Return the event time that steps declare; TransformError for several."""
-    found = sorted({step.event_time for step in steps if step.event_time is not None})
-    if len(found) > 1:
-        raise TransformError(f"steps declare the event times {' and '.join(found)}; expected one")
-    return found[0] if found else None
+    event_times = sorted({step.event_time for step in steps if step.event_time is not None})
+    if len(event_times) > 1:
+        raise TransformError(
+            f"steps declare the event times {' and '.join(event_times)}; expected one"
+        )
+    return event_times[0] if event_times else None
 
 
 def unwritable(frame: Frame) -> Frame:
@@ -321,16 +323,16 @@ def by_step(what: str, names: Sequence[str], fit_params: Mapping[str, Any]) -> S
     TransformError
         For one that names no step.
     """
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    params: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in fit_params.items():
         name, separator, argument = key.partition("__")
-        if not separator or name not in found:
+        if not separator or name not in params:
             raise TransformError(
                 f"{what}.fit has no argument {key!r}; expected <step>__<argument>, such as "
                 f"{names[0]}__sample_weight; the steps are: {', '.join(names)}"
             )
-        found[name][argument] = value
-    return found
+        params[name][argument] = value
+    return params
 
 
 def fit_step(
@@ -450,7 +452,9 @@ class CompositeTransformer(Supervised):
         for name, step in self._given_parts.items():
             out[name] = step
             if hasattr(step, "get_params"):
-                out |= {f"{name}__{key}": each for key, each in step.get_params().items()}
+                out |= {
+                    f"{name}__{key}": inner_value for key, inner_value in step.get_params().items()
+                }
         return out
 
     def _set_param(self, name: str, value: Any) -> None:
@@ -465,11 +469,11 @@ class CompositeTransformer(Supervised):
 
     def __getitem__(self, name: str) -> StoredTransformer:
         """Return the transformer of this name."""
-        known = dict(self._parts)
-        if name not in known:
+        steps = dict(self._parts)
+        if name not in steps:
             kind = type(self).__name__
-            raise TransformError(f"this {kind} has no step {name!r}; it has: {', '.join(known)}")
-        return known[name]
+            raise TransformError(f"this {kind} has no step {name!r}; it has: {', '.join(steps)}")
+        return steps[name]
 
     @property
     def is_stateful(self) -> bool:

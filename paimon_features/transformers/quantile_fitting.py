@@ -34,15 +34,15 @@ def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "
     """
     out = np.full((len(percents), len(columns)), np.nan)
     for index, values in enumerate(columns):
-        known = values[~np.isnan(values)]
-        if len(known):
+        present = values[~np.isnan(values)]
+        if len(present):
             with np.errstate(over="ignore", invalid="ignore"):
-                found = np.percentile(known, percents, method=method)  # type: ignore[call-overload]
-            if not np.isfinite(found).all():
+                quantiles = np.percentile(present, percents, method=method)  # type: ignore[call-overload]
+            if not np.isfinite(quantiles).all():
                 raise TransformError(
                     f"the range of column {index} exceeds float64; divide it by its unit first"
                 )
-            out[:, index] = found
+            out[:, index] = quantiles
     return out
 
 
@@ -59,9 +59,9 @@ def weighted_quantiles(
     """
     out = np.full((len(percents), len(columns)), np.nan)
     for index, values in enumerate(columns):
-        known = ~np.isnan(values)
-        order = np.argsort(values[known], kind="stable")
-        ascending, ends = values[known][order], np.cumsum(weights[known][order])
+        present = ~np.isnan(values)
+        order = np.argsort(values[present], kind="stable")
+        ascending, ends = values[present][order], np.cumsum(weights[present][order])
         if not len(ascending):
             continue
         places = percents / 100 * ends[-1]
@@ -173,11 +173,11 @@ class QuantileLearner(NumericTransformer):
             counts = GridCounts.from_params(params, self._grid, type(self).__name__)
             self._take_counts(counts, self._rows)
             return
-        found = np.array([nan_for_null(row) for row in params["quantiles"]], np.float64)
+        quantiles = np.array([nan_for_null(row) for row in params["quantiles"]], np.float64)
         expected = len(self._percents(self._rows))
-        if found.ndim != 2 or len(found) != expected or not found.shape[1]:
-            raise TransformError(f"quantiles of shape {found.shape}; expected {expected} rows")
-        self._take_exact(found)
+        if quantiles.ndim != 2 or len(quantiles) != expected or not quantiles.shape[1]:
+            raise TransformError(f"quantiles of shape {quantiles.shape}; expected {expected} rows")
+        self._take_exact(quantiles)
 
     @property
     def required_statistics(self) -> frozenset[Statistic]:
@@ -215,8 +215,8 @@ class QuantileLearner(NumericTransformer):
         columns = [column.values for column in finite_columns(frame)]
         rows = self._rows + frame.rows
         if self._grid is None:
-            found = self._exact(self._drawn(columns), self._percents(rows))
-            both = self._combined(self._quantiles, found) if self.width else found
+            quantiles = self._exact(self._drawn(columns), self._percents(rows))
+            both = self._combined(self._quantiles, quantiles) if self.width else quantiles
             if both is None:
                 raise self._no_grid("fitted in parts")
             self._take_exact(both)

@@ -114,10 +114,10 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
         if np.isnan(quantiles[0]):
             out[:] = np.nan
             return
-        found = step(values, quantiles)
+        mapped = step(values, quantiles)
         if len(quantiles) == 1:  # np.interp does not keep NaN then
-            found[np.isnan(values)] = np.nan
-        out[:] = found
+            mapped[np.isnan(values)] = np.nan
+        out[:] = mapped
 
     def _to_shares(self, values: Floats, quantiles: Floats) -> Floats:
         is_normal = self.settings_.output_distribution == "normal"

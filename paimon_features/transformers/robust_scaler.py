@@ -60,9 +60,9 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
     def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
         out = super()._exact(columns, percents)
         for index, values in enumerate(columns):
-            known = values[~np.isnan(values)]
-            if len(known):
-                out[1, index] = np.median(known)  # as scikit-learn; percentiles round differently
+            present = values[~np.isnan(values)]
+            if len(present):
+                out[1, index] = np.median(present)  # as scikit-learn; percentiles round differently
         return out
 
     def _take(self) -> None:

@@ -54,12 +54,12 @@ def number(of: object, name: str, value: Any, expected: str = "a finite number")
 def dtype_name(of: object, dtype: Any) -> str:
     """Return the name of a NumPy type of numbers; TransformError for any other type."""
     try:
-        found = np.dtype(dtype)
+        data_type = np.dtype(dtype)
     except TypeError:
-        found = None
-    if found is None or found.kind not in "fiub" or dtype is None:
+        data_type = None
+    if data_type is None or data_type.kind not in "fiub" or dtype is None:
         raise wrong(of, "dtype", dtype, "a NumPy type of numbers")
-    return found.name
+    return data_type.name
 
 
 def is_integer(value: Any) -> bool:

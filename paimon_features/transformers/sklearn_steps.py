@@ -117,8 +117,8 @@ def _one_hot(of: Any) -> dict[str, Any]:
             "'if_binary' or None"
         )
     categories = []
-    for each in of.categories_:
-        values = [None if _is_missing(value) else value for value in each.tolist()]
+    for column in of.categories_:
+        values = [None if _is_missing(value) else value for value in column.tolist()]
         if values.count(None) > 1:
             raise TransformError("None and NaN are two categories of it, and one of ours")
         categories.append(values)
@@ -151,10 +151,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def _numbers(values: Any) -> list[float]:
-    found = np.asarray(values, np.float64)
-    if not np.isfinite(found).all():
+    array = np.asarray(values, np.float64)
+    if not np.isfinite(array).all():
         raise TransformError("it was fitted on a column without values; ours has no such state")
-    numbers: list[float] = found.tolist()
+    numbers: list[float] = array.tolist()
     return numbers
 
 

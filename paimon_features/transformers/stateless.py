@@ -135,11 +135,11 @@ class LogTransform(StatelessTransformer, ColumnwiseTransformer):
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         if self.settings_.signed:
-            made = np.abs(values)
+            magnitude = np.abs(values)
             if self.settings_.offset != 1.0:
-                np.divide(made, self.settings_.offset, out=made)
-            np.log1p(made, out=made)
-            np.copysign(made, values, out=out)
+                np.divide(magnitude, self.settings_.offset, out=magnitude)
+            np.log1p(magnitude, out=magnitude)
+            np.copysign(magnitude, values, out=out)
         elif self.settings_.offset == 1.0:
             np.log1p(values, out=out)
         else:
@@ -148,8 +148,8 @@ class LogTransform(StatelessTransformer, ColumnwiseTransformer):
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
         if self.settings_.signed:
-            made = np.expm1(np.abs(values)) * self.settings_.offset
-            np.copysign(made, values, out=out)
+            magnitude = np.expm1(np.abs(values)) * self.settings_.offset
+            np.copysign(magnitude, values, out=out)
         elif self.settings_.offset == 1.0:
             np.expm1(values, out=out)
         else:
@@ -251,8 +251,8 @@ class InteractionFeatures(StatelessTransformer):
         return len(self._pairs) + (self._width if self.settings_.keep else 0)
 
     def names_out(self, names: Sequence[str]) -> list[str]:
-        made = [f"{names[left]}_{of}_{names[right]}" for left, right, of in self._pairs]
-        return [*names, *made] if self.settings_.keep else made
+        computed = [f"{names[left]}_{of}_{names[right]}" for left, right, of in self._pairs]
+        return [*names, *computed] if self.settings_.keep else computed
 
     def block(self, values: Floats) -> Floats:
         out = np.empty((len(values), self.width_out))
@@ -274,10 +274,13 @@ class InteractionFeatures(StatelessTransformer):
             masks = [side.valid for side in (one, other) if side.valid is not None]
             valid = np.logical_and.reduce(masks) if masks else None
             if of == "ratio" and self.settings_.zero is None:
-                there = (other.values != 0) | np.isnan(one.values)
+                defined = (other.values != 0) | np.isnan(one.values)
                 if valid is not None:
-                    there &= valid
-                values, valid = np.where(there, values, np.nan), None if there.all() else there
+                    defined &= valid
+                values, valid = (
+                    np.where(defined, values, np.nan),
+                    None if defined.all() else defined,
+                )
             out.append(Column(values, valid))
         return Applied(out)
 
@@ -313,9 +316,9 @@ class InteractionFeatures(StatelessTransformer):
                 raise TransformError(f"InteractionFeatures: there is no column {column} of {width}")
             return column
         if self.names is None or column not in self.names:
-            known = ", ".join(self.names) if self.names else "no names; use positions"
+            available = ", ".join(self.names) if self.names else "no names; use positions"
             raise TransformError(
-                f"InteractionFeatures: no column {column!r}; the data have: {known}"
+                f"InteractionFeatures: no column {column!r}; the data have: {available}"
             )
         return self.names.index(column)
 

@@ -188,8 +188,8 @@ class TargetEncoder(Encoder, Supervised):
             for index, column in enumerate(frame.columns)
         ]
         every = Column(np.full(len(rows), "", np.object_))
-        found = self._seen_with(every, target.take(rows), "y").get("", TargetSums())
-        self._add(table, found)
+        overall = self._seen_with(every, target.take(rows), "y").get("", TargetSums())
+        self._add(table, overall)
         return self
 
     def fit_transform(
@@ -214,20 +214,20 @@ class TargetEncoder(Encoder, Supervised):
         self.fit(frame, y)
         smooth, delay_ms = self.settings_.smooth, self.settings_.label_delay_ms
         target = self._target(y, frame.rows)
-        known = ~missing(target)
-        folds = None if times is not None else self._folds(target.take(np.flatnonzero(known)))
+        has_target = ~missing(target)
+        folds = None if times is not None else self._folds(target.take(np.flatnonzero(has_target)))
         out = []
         for column, seen, tables in zip(frame.columns, self._seen, self._encodings, strict=True):
             codes = seen.codes(column)
             for label, table in zip(self._labels, tables, strict=True):
                 values = self._numbers_of(target, label)
                 if times is not None:
-                    encoded = of_the_past(codes, values, known, times, delay_ms, smooth)
+                    encoded = of_the_past(codes, values, has_target, times, delay_ms, smooth)
                 else:
                     assert folds is not None
                     encoded = table[codes]  # rows without a target have none to exclude
-                    encoded[known] = of_other_folds(
-                        codes[known], len(seen), values[known], folds, smooth
+                    encoded[has_target] = of_other_folds(
+                        codes[has_target], len(seen), values[has_target], folds, smooth
                     )
                 valid = ~np.isnan(encoded)
                 out.append(Column(encoded, None if valid.all() else valid))
@@ -239,16 +239,16 @@ class TargetEncoder(Encoder, Supervised):
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out = []
-        for column, known, tables in zip(columns, self._seen, self._encodings, strict=True):
-            codes = known.codes(column)
+        for column, vocabulary, tables in zip(columns, self._seen, self._encodings, strict=True):
+            codes = vocabulary.codes(column)
             out += [Column(table[codes]) for table in tables]
         return Applied(out)
 
     def block(self, values: Floats) -> Floats:
         out = np.empty((len(values), self.width_out))
         at = 0
-        for j, (known, tables) in enumerate(zip(self._seen, self._encodings, strict=True)):
-            codes = known.codes_of(values[:, j])
+        for j, (vocabulary, tables) in enumerate(zip(self._seen, self._encodings, strict=True)):
+            codes = vocabulary.codes_of(values[:, j])
             for table in tables:
                 out[:, at] = table[codes]
                 at += 1
@@ -280,8 +280,8 @@ class TargetEncoder(Encoder, Supervised):
 
     def _seen_with(self, column: Column, target: Column, label: str) -> dict[Category, TargetSums]:
         """Return the sums of targets of each category; all rows have a target."""
-        known = CategoryIndex(ascending(counted(column, label), label))
-        codes, size = known.codes(column), len(known)
+        vocabulary = CategoryIndex(ascending(counted(column, label), label))
+        codes, size = vocabulary.codes(column), len(vocabulary)
         counts = np.bincount(codes, minlength=size).tolist()
         if self._is_continuous(target):
             values = numbers(target, "y")
@@ -289,7 +289,7 @@ class TargetEncoder(Encoder, Supervised):
                 raise TransformError("y has values whose squares exceed float64; divide it")
             totals = exact.exact_sums(values, codes, size)
             squares = exact.exact_squares(values, codes, size)
-            parts = zip(known.categories, counts, totals, squares, strict=True)
+            parts = zip(vocabulary.categories, counts, totals, squares, strict=True)
             return {v: TargetSums(n, total, square) for v, n, total, square in parts}
         labels = CategoryIndex(ascending(counted(target, "y"), "y"))
         if (
@@ -308,21 +308,21 @@ class TargetEncoder(Encoder, Supervised):
             value: TargetSums(
                 n, classes={labels.categories[j]: int(row[j]) for j in np.flatnonzero(row)}
             )
-            for value, n, row in zip(known.categories, counts, table, strict=True)
+            for value, n, row in zip(vocabulary.categories, counts, table, strict=True)
         }
 
-    def _add(self, table: Table, found: TargetSums) -> None:
+    def _add(self, table: Table, overall: TargetSums) -> None:
         """Add sums of targets to the earlier ones."""
         before = self._table or [{} for _ in table]
-        groups = {group(v) for v in [*self._all.classes, *found.classes]}
-        if (self._all.count and found.count) and (
-            bool(self._all.classes) != bool(found.classes) or len(groups) > 1
+        groups = {group(v) for v in [*self._all.classes, *overall.classes]}
+        if (self._all.count and overall.count) and (
+            bool(self._all.classes) != bool(overall.classes) or len(groups) > 1
         ):
             raise TransformError(
                 "the targets of one part are classes, those of another numbers or classes of "
                 "another type; pass target_type='continuous', 'binary' or 'multiclass'"
             )
-        every = self._all.plus(found)
+        every = self._all.plus(overall)
         if self.settings_.target_type == "binary" and len(every.classes) > 2:
             raise TransformError(
                 f"target_type='binary', but y has the classes {ascending(every.classes, 'y')}"
@@ -338,7 +338,10 @@ class TargetEncoder(Encoder, Supervised):
 
     def _take(self, table: Table, every: TargetSums) -> None:
         self._table, self._all = table, every
-        self._seen = [CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(table)]
+        self._seen = [
+            CategoryIndex(ascending(column_sums, f"column {i}"))
+            for i, column_sums in enumerate(table)
+        ]
         self._memo: dict[str, list[list[Floats]]] = {}
 
     @property
@@ -366,10 +369,10 @@ class TargetEncoder(Encoder, Supervised):
         if "encodings" not in self._memo:
             self._memo["encodings"] = [
                 [
-                    self._numbers_for(each, label, *moments)
+                    self._numbers_for(column_sums, label, *moments)
                     for label, moments in zip(self._labels, self._of_all, strict=True)
                 ]
-                for each in self._table
+                for column_sums in self._table
             ]
         return self._memo["encodings"]
 
@@ -423,7 +426,10 @@ class TargetEncoder(Encoder, Supervised):
             **self._stored_settings(),
             "classes": classes,
             "categories": self.categories_,
-            "targets": [[_stored_sums(s, classes) for s in each.values()] for each in self._table],
+            "targets": [
+                [_stored_sums(s, classes) for s in column_sums.values()]
+                for column_sums in self._table
+            ],
             "all": _stored_sums(self._all, classes),
         }
 

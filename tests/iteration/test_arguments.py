@@ -178,9 +178,9 @@ def test_integers_and_floats_of_numpy_are_numbers() -> None:
         lambda job: terminate_on_max_iter_or_tol(3, math.nan),
         lambda job: ReferenceExecutor(checkpoint_every=0.5),  # type: ignore[arg-type]
         lambda job: ReferenceExecutor(max_steps="9"),  # type: ignore[arg-type]
-        lambda job: algorithms.StandardScaler().fit([[1.0]], parallelism=1.5),  # type: ignore[arg-type]
+        lambda job: algorithms.StandardScalerStage().fit([[1.0]], parallelism=1.5),  # type: ignore[arg-type]
         lambda job: TimerService({}, int).register_event_time_timer(2.5),  # type: ignore[arg-type]
-        lambda job: algorithms.Imputer(input_cols="price"),  # type: ignore[arg-type]
+        lambda job: algorithms.ImputerStage(input_cols="price"),  # type: ignore[arg-type]
     ],
 )
 def test_setters_and_functions_refuse_arguments_of_another_type(

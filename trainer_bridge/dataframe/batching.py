@@ -14,7 +14,8 @@ from paimon_features.core.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.ragged import Ragged, Rows, take_rows
 from trainer_bridge.dataframe.dedup import Blocks
 from trainer_bridge.dataframe.frame import Features, Value
-from trainer_bridge.dataframe.reading import Stored, concat, each, num_rows
+from trainer_bridge.dataframe.options import check_size
+from trainer_bridge.dataframe.reading import Stored, concat, map_columns, num_rows
 
 
 class Batches:
@@ -98,7 +99,7 @@ def cut(parts: Iterable[Stored], size: int, least: int, drop: bool) -> Iterator[
         start, rows = 0, num_rows(part)
         while rows - start:
             stop = min(start + size - count, rows)
-            held.append(each(part, lambda column, a=start, b=stop: column[a:b]))  # type: ignore[misc]
+            held.append(map_columns(part, lambda column, a=start, b=stop: column[a:b]))  # type: ignore[misc]
             count += stop - start
             start = stop
             if count == size or (start == rows and count >= least):
@@ -118,7 +119,7 @@ def drawn(
     left = np.arange(0)
     while True:
         if len(left) < buffer + size:
-            kept = [each(rows, lambda column, n=left: taken(column, n))] if len(left) else []  # type: ignore[misc]
+            kept = [map_columns(rows, lambda column, n=left: taken(column, n))] if len(left) else []  # type: ignore[misc]
             count = len(left)
             for part in coming:
                 kept.append(part)
@@ -132,7 +133,7 @@ def drawn(
         if number < size and drop:
             return
         chosen = dice.permutation(min(buffer, len(left)))[:number]
-        yield each(rows, lambda column, n=left[chosen]: taken(column, n))  # type: ignore[misc]
+        yield map_columns(rows, lambda column, n=left[chosen]: taken(column, n))  # type: ignore[misc]
         left = np.delete(left, chosen)
         if not len(left):
             rows = {}
@@ -169,9 +170,3 @@ def in_order(
 def as_value(rows: Any) -> Any:
     """Convert lists to ``DataFrame.Value``; arrays are unchanged."""
     return Value.of(rows) if isinstance(rows, Ragged) else rows
-
-
-def check_size(what: str, size: int) -> None:
-    """Raise ConfigurationError for a size below 1."""
-    if size < 1:
-        raise ConfigurationError(f"{what}={size}: expected at least 1")

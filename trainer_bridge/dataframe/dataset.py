@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Unpack
 
 import numpy as np
 import pyarrow.fs as pafs
 
-from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError, unknown_name
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import SnapshotRef
 from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX
-from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.dataframe.batching import (
     Batches,
     as_value,
-    check_size,
     cut,
     drawn,
     in_order,
@@ -27,23 +25,13 @@ from trainer_bridge.dataframe.batching import (
 from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
 from trainer_bridge.dataframe.frame_sources import Files, LakeSource, ParquetSource, Source
-from trainer_bridge.dataframe.reading import Decoding, DeduplicatedColumns, Stored, num_rows
-
-
-class DatasetKeywords(TypedDict, total=False):
-    """Keywords that :class:`Dataset` takes of every source; documented there."""
-
-    num_parallel_reads: int | None
-    field_ignore_case: bool
-    field_map_fn: Callable[[list[Field | str]], Iterable[Field | str]] | None
-    key_idx_field_names: Sequence[str] | None
-    value_field_names: Sequence[Sequence[str]] | None
-    restore: bool
-    fill: Mapping[str, Any] | None
-    masks: Collection[str]
-    item_masks: Collection[str]
-    codes: Mapping[str, Vocabulary | Sequence[str]] | None
-    scaled: Collection[str]
+from trainer_bridge.dataframe.options import (
+    DatasetKeywords,
+    DatasetOptions,
+    DeduplicatedColumns,
+    check_size,
+)
+from trainer_bridge.dataframe.reading import Decoding, Stored, num_rows
 
 
 class Dataset:
@@ -78,54 +66,18 @@ class Dataset:
     """
 
     def __init__(
-        self,
-        source: Source,
-        fields: Iterable[Field | str] | None = None,
-        partition_count: int = 1,
-        partition_index: int = 0,
-        to_dense: Pad | Mapping[str, Pad] = False,
-        num_parallel_reads: int | None = None,
-        field_ignore_case: bool = False,
-        field_map_fn: Callable[[list[Field | str]], Iterable[Field | str]] | None = None,
-        key_idx_field_names: Sequence[str] | None = None,
-        value_field_names: Sequence[Sequence[str]] | None = None,
-        restore: bool = True,
-        fill: Mapping[str, Any] | None = None,
-        masks: Collection[str] = (),
-        item_masks: Collection[str] = (),
-        codes: Mapping[str, Vocabulary | Sequence[str]] | None = None,
-        scaled: Collection[str] = (),
+        self, source: Source, fields: Iterable[Field | str] | None, options: DatasetOptions
     ) -> None:
-        if not 0 <= partition_index < partition_count:
-            raise ConfigurationError(
-                f"partition_index={partition_index} of partition_count={partition_count}: "
-                "expected 0 <= partition_index < partition_count"
-            )
         self._source = source
-        self._pieces = range(partition_index, len(source), partition_count)
-        check_size("num_parallel_reads", 1 if num_parallel_reads is None else num_parallel_reads)
-        self._threads = num_parallel_reads or 1
-        self._to_dense = to_dense
-        self._groups = DeduplicatedColumns.of(key_idx_field_names, value_field_names)
-        self._restore = restore
-        if field_map_fn is not None:
-            fields = field_map_fn(list(source.schema.names if fields is None else fields))
-        self._decoding = Decoding(
-            source,
-            fields,
-            self._groups,
-            ignore_case=field_ignore_case,
-            fill=fill or {},
-            masks=masks,
-            item_masks=item_masks,
-            codes=codes or {},
-            scaled=scaled,
-        )
-        for name in to_dense if isinstance(to_dense, Mapping) else ():
+        self._options = options
+        self._groups = DeduplicatedColumns.of(options)
+        if options.field_map_fn is not None:
+            fields = options.field_map_fn(list(source.schema.names if fields is None else fields))
+        self._decoding = Decoding(source, fields, self._groups, options)
+        for name in options.to_dense if isinstance(options.to_dense, Mapping) else ():
             if name not in self._decoding.fields:
                 raise ConfigurationError(
-                    f"to_dense names {name!r}, which is not read; read are: "
-                    f"{', '.join(self._decoding.fields)}"
+                    f"to_dense=: {unknown_name('field', name, self._decoding.fields)}"
                 )
         hidden = set(self._groups.values)
         self.fields = [field for name, field in self._decoding.fields.items() if name not in hidden]
@@ -157,7 +109,9 @@ class Dataset:
         source = ParquetSource(
             filenames, filesystem=filesystem, skip_corrupted_data=skip_corrupted_data
         )
-        return cls(source, fields, partition_count, partition_index, to_dense, **options)
+        return cls(
+            source, fields, DatasetOptions(partition_count, partition_index, to_dense, **options)
+        )
 
     @classmethod
     def from_table(
@@ -187,7 +141,9 @@ class Dataset:
             If the table or the snapshot cannot be read.
         """
         source = LakeSource(lake, table, snapshot_id, tag=tag, as_of_ms=as_of_ms, where=where)
-        return cls(source, fields, partition_count, partition_index, to_dense, **options)
+        return cls(
+            source, fields, DatasetOptions(partition_count, partition_index, to_dense, **options)
+        )
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Batches:
         """Batch ``batch_size`` stored rows at a time, in order.
@@ -238,8 +194,8 @@ class Dataset:
 
     def _stored(self) -> Iterator[Stored]:
         """Yield the stored rows by piece."""
-
-        for stored in in_order(self._decoding.read, self._pieces, self._threads):
+        pieces = self._options.pieces(len(self._source))
+        for stored in in_order(self._decoding.read, pieces, self._options.threads):
             if stored is not None and num_rows(stored):
                 yield stored
 
@@ -269,16 +225,16 @@ class Dataset:
         out: Features = {}
         for name, column in stored.items():
             if name in self._groups.values or name in features:
-                own = lengths.get(name, rows)
+                block_rows = lengths.get(name, rows)
             elif isinstance(column, Blocks):
-                own, features[name] = column.lengths, as_value(column.rows)
+                block_rows, features[name] = column.lengths, as_value(column.rows)
             else:  # one value for the complete block
                 numbers = np.repeat(np.arange(len(column)), rows)
-                own, features[name] = rows, as_value(taken(column, numbers))
-            if (own != rows).any():
-                block = int(np.flatnonzero(own != rows)[0])
+                block_rows, features[name] = rows, as_value(taken(column, numbers))
+            if (block_rows != rows).any():
+                block = int(np.flatnonzero(block_rows != rows)[0])
                 raise RequestError(
-                    f"{self._where(name)}: {own[block]} rows in a block of {rows[block]} by "
+                    f"{self._where(name)}: {block_rows[block]} rows in a block of {rows[block]} by "
                     f"{first!r}; rows cannot be restored: the columns belong to different data"
                 )
             if name in features:
@@ -288,22 +244,22 @@ class Dataset:
     def _restored(self, stored: Stored) -> Features:
         features: Features = {}
         for key, names in self._groups.values.items():
-            index, known = self._blocks(stored, key), {}
+            index, inverses = self._blocks(stored, key), {}
             masks = [mask for name in names for mask in self._decoding.masks_of(name)]
             for name in (*names, *masks):
                 uniques = self._blocks(stored, name)
                 # columns of a group have equally many unique values, so they share one inverse
                 shape = uniques.splits.tobytes()
-                if shape not in known:
-                    known[shape] = inverse_of(index, uniques, self._where(name))
-                once = Deduplicated(as_value(uniques.rows), known[shape])
-                features[name] = as_value(once.restore()) if self._restore else once
+                if shape not in inverses:
+                    inverses[shape] = inverse_of(index, uniques, self._where(name))
+                once = Deduplicated(as_value(uniques.rows), inverses[shape])
+                features[name] = as_value(once.restore()) if self._options.restore else once
         return features
 
     def _padded(self, features: Features) -> Features:
-        if self._to_dense is False:
+        pads = self._options.to_dense
+        if pads is False:
             return features
-        pads = self._to_dense
         if not isinstance(pads, Mapping):
             pads = dict.fromkeys(features, pads)
         return {

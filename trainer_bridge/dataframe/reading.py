@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,13 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.errors import (
+    ConfigurationError,
+    RequestError,
+    UnknownNameError,
+    unknown_name,
+)
 from paimon_features.core.types.array_types import Ints
 from trainer_bridge.batches.arrow_values import list_levels, opened
 from trainer_bridge.batches.ragged import Rows, concat_rows, ends
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX, ItemMask, TensorColumn
-from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.dataframe.dedup import (
     Blocks,
     Deduplicated,
@@ -25,43 +28,45 @@ from trainer_bridge.dataframe.dedup import (
 )
 from trainer_bridge.dataframe.frame import Field
 from trainer_bridge.dataframe.frame_sources import Source, matched
+from trainer_bridge.dataframe.options import DatasetOptions, DeduplicatedColumns
 
 Stored = dict[str, Rows | Blocks | Deduplicated]
 """Stored rows by column; in deduplicated data a stored row is a block of rows."""
 
 
 @dataclass(frozen=True)
-class DeduplicatedColumns:
-    """The deduplicated columns: one group of value columns per index column."""
+class FieldPlan:
+    """How one field is read.
 
-    values: Mapping[str, tuple[str, ...]]
-    """Value columns by index column."""
+    Attributes
+    ----------
+    field
+        The complete field.
+    source_column, source_type
+        The column of the source, None if it is missing there, and the type that it has or would
+        have.
+    column
+        How its values become rows.
+    masked
+        Whether a column of the output says which rows are not null.
+    item_masks
+        The columns of the output that say which items of lists are not null.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        key_idx_field_names: Sequence[str] | None,
-        value_field_names: Sequence[Sequence[str]] | None,
-    ) -> DeduplicatedColumns:
-        keys, values = list(key_idx_field_names or ()), list(value_field_names or ())
-        if len(keys) != len(values) or len(set(keys)) != len(keys):
-            raise ConfigurationError(
-                f"key_idx_field_names={keys} and value_field_names={values}: expected one list of "
-                "value fields per index field"
-            )
-        named = [name for group in values for name in group]
-        twice = duplicates(named) or not set(keys).isdisjoint(named)
-        if twice or any(isinstance(group, str) for group in values):
-            raise ConfigurationError(
-                f"value_field_names={values}: expected lists of distinct names, none of "
-                "them an index field"
-            )
-        return cls({key: tuple(group) for key, group in zip(keys, values, strict=True)})
+    field: Field
+    source_column: str | None
+    source_type: pa.DataType
+    column: TensorColumn
+    masked: bool
+    item_masks: Sequence[ItemMask]
 
     @property
-    def columns(self) -> list[str]:
-        """Index and value columns."""
-        return [name for key, group in self.values.items() for name in (key, *group)]
+    def output_fields(self) -> list[Field]:
+        """The field, and those of its masks."""
+        name, specs = self.field.name, [mask.spec for mask in self.item_masks]
+        mask = [Field(name + MASK_SUFFIX, np.bool_, 0)] if self.masked else []
+        of_items = [Field(spec.name, np.bool_, spec.ragged_rank, spec.shape) for spec in specs]
+        return [self.field, *mask, *of_items]
 
 
 class Decoding:
@@ -80,112 +85,87 @@ class Decoding:
         source: Source,
         fields: Iterable[Field | str] | None,
         groups: DeduplicatedColumns,
-        *,
-        ignore_case: bool,
-        fill: Mapping[str, Any],
-        masks: Collection[str],
-        item_masks: Collection[str],
-        codes: Mapping[str, Vocabulary | Sequence[str]],
-        scaled: Collection[str],
+        options: DatasetOptions,
     ) -> None:
         self._source = source
+        self._options = options
         self._in_blocks = bool(groups.values)
-        where = f"{source.name!r}"
-        requested = [field if isinstance(field, Field) else Field(field) for field in fields or ()]
-        if fields is None:
-            requested = [Field(name) for name in source.schema.names]
-        names = [field.name for field in requested]
-        if not names or len(set(names)) < len(names):
-            raise ConfigurationError(
-                f"fields {', '.join(names) or 'none'}: expected at least one, without duplicates"
-            )
-        requested += [Field(name) for name in groups.columns if name not in names]
-        for name in (*fill, *masks, *item_masks, *codes, *scaled):
-            if name not in [field.name for field in requested]:
-                raise ConfigurationError(
-                    f"fill=, masks=, item_masks=, codes= or scaled= names {name!r}, which is not "
-                    f"read; read are: "
-                    f"{', '.join(field.name for field in requested)}"
-                )
-        defaults = {f.name: f.default_value for f in requested if f.default_value is not None}
-        twice = defaults.keys() & fill.keys()
-        if twice:
-            raise ConfigurationError(
-                f"field {min(twice)!r} has both default_value and fill=; declare only one"
-            )
-        fill = {**fill, **defaults}
-        self.fields: dict[str, Field] = {}
-        self._plans: dict[str, TensorColumn] = {}
-        self._types: dict[str, pa.DataType] = {}
-        self._item_masks: dict[str, list[ItemMask]] = {}
-        self._masks = [field.name for field in requested if field.name in masks]
-        self._names: dict[str, str] = {}  # the existing columns of those fields
-        read = []
-        for field in requested:
-            found = matched(field.name, source.schema.names, ignore_case)
-            if found is not None:
-                column = source.schema.field(found)
-                self._names[field.name] = found
-                read.append(column)
-            elif field.default_value is None or self._in_blocks:
-                raise UnknownNameError.of(f"column in {where}", field.name, source.schema.names)
-            else:
-                column = pa.field(field.name, field.missing_type(where))
-            words = codes.get(field.name)
-            plan = self._plan(
-                column,
-                field,
-                source.name,
-                fill=fill.get(field.name),
-                # a null list needs no declaration, a null number does
-                masked=field.name in masks,
-                items_masked=field.name in item_masks,
-                vocabulary=words
-                if words is None or isinstance(words, Vocabulary)
-                else Vocabulary.of(words),
-                scaled=field.name in scaled,
-                texts=True,
-            )
-            spec = plan.spec
-            if field.dtype not in (None, spec.dtype):
-                raise ConfigurationError(
-                    f"field {field.name!r}: dtype {field.dtype}; {where} has {column.type}, "
-                    f"which is {spec.dtype} as a tensor"
-                )
-            self._plans[field.name] = plan
-            self.fields[field.name] = replace(
-                field, dtype=spec.dtype, ragged_rank=spec.ragged_rank, shape=spec.shape
-            )
-            self._types[field.name] = column.type
-            if field.name in masks:
-                mask = field.name + MASK_SUFFIX
-                self.fields[mask] = Field(mask, np.bool_, 0)
-            own = plan.item_masks() if field.name in item_masks else []
-            self._item_masks[field.name] = own
-            for spec in (plan.spec for plan in own):
-                self.fields[spec.name] = Field(spec.name, np.bool_, spec.ragged_rank, spec.shape)
-        if not read:
-            raise ConfigurationError(
-                f"{where} has none of the fields {', '.join(self._plans)}, so the number of rows "
-                "is unknown; read an existing column as well"
-            )
-        self.schema = pa.schema([column.with_nullable(True) for column in read])
-        self._optional = [self._names[name] for name in defaults if name in self._names]
+        requested = _requested_fields(source, fields, groups)
+        _check_named_fields(options, [field.name for field in requested])
+        self._fill = _fill_values(options, requested)
+        self._plans = {field.name: self._plan(field) for field in requested}
+        self.fields: dict[str, Field] = {
+            field.name: field for plan in self._plans.values() for field in plan.output_fields
+        }
+        self.schema = self._schema_to_read()
+        self._optional = [
+            plan.source_column
+            for field, plan in zip(requested, self._plans.values(), strict=True)
+            if field.default_value is not None and plan.source_column is not None
+        ]
 
-    def _plan(self, column: pa.Field, field: Field, name: str, **options: Any) -> TensorColumn:
-        kind = column.type
-        if not self._in_blocks:
-            field.check_rank(kind, repr(name))
-            return TensorColumn.plan(column, name, shape=field.shape or (), **options)
-        levels = len(list_levels(kind)[0])
-        if levels:
-            # the outermost lists are the blocks; a field may include that level or not
-            kind = kind.value_type
-            if field.ragged_rank == levels and not field.shape:
-                field = replace(field, ragged_rank=levels - 1)
-        field.check_rank(kind, f"{name!r} within blocks")
-        inner = pa.field(column.name, kind)
-        return TensorColumn.plan(inner, name, shape=field.shape or (), **options)
+    def _schema_to_read(self) -> pa.Schema:
+        names = [plan.source_column for plan in self._plans.values()]
+        columns = [self._source.schema.field(name) for name in names if name is not None]
+        if not columns:
+            raise ConfigurationError(
+                f"{self._source.name!r} has none of the fields {', '.join(self._plans)}, so the "
+                "number of rows is unknown; read an existing column as well"
+            )
+        return pa.schema([column.with_nullable(True) for column in columns])
+
+    def _plan(self, field: Field) -> FieldPlan:
+        """Find the column of a field, and plan how it is read."""
+        options, available = self._options, self._source.schema.names
+        where = f"{self._source.name!r}"
+        source_column = matched(field.name, available, options.field_ignore_case)
+        if source_column is not None:
+            column = self._source.schema.field(source_column)
+        elif field.default_value is None or self._in_blocks:
+            raise UnknownNameError.of(f"column in {where}", field.name, available)
+        else:
+            column = pa.field(field.name, field.missing_type(where))
+        plan = self._tensor_column(column, field)
+        spec = plan.spec
+        if field.dtype not in (None, spec.dtype):
+            raise ConfigurationError(
+                f"field {field.name!r}: dtype {field.dtype}; {where} has {column.type}, "
+                f"which is {spec.dtype} as a tensor"
+            )
+        return FieldPlan(
+            replace(field, dtype=spec.dtype, ragged_rank=spec.ragged_rank, shape=spec.shape),
+            source_column,
+            column.type,
+            plan,
+            masked=field.name in options.masks,
+            item_masks=plan.item_masks() if field.name in options.item_masks else (),
+        )
+
+    def _tensor_column(self, column: pa.Field, field: Field) -> TensorColumn:
+        """Plan the values of a column; of deduplicated data, those within the blocks."""
+        kind, where = column.type, repr(self._source.name)
+        if self._in_blocks:
+            where += " within blocks"
+            levels = len(list_levels(kind)[0])
+            if levels:
+                # the outermost lists are the blocks; a field may include that level or not
+                kind = kind.value_type
+                if field.ragged_rank == levels and not field.shape:
+                    field = replace(field, ragged_rank=levels - 1)
+        field.check_rank(kind, where)
+        options = self._options
+        return TensorColumn.plan(
+            pa.field(column.name, kind) if self._in_blocks else column,
+            self._source.name,
+            shape=field.shape or (),
+            fill=self._fill.get(field.name),
+            # a null list needs no declaration, a null number does
+            masked=field.name in options.masks,
+            items_masked=field.name in options.item_masks,
+            vocabulary=options.vocabulary(field.name),
+            scaled=field.name in options.scaled,
+            texts=True,
+        )
 
     def read(self, piece: int) -> Stored | None:
         """Return the stored rows of a piece of the source; None if it is skipped as damaged."""
@@ -194,26 +174,57 @@ class Decoding:
 
     def masks_of(self, name: str) -> list[str]:
         """Return the mask columns of a column."""
-        of_rows = [name + MASK_SUFFIX] if name in self._masks else []
-        return [*of_rows, *(mask.spec.name for mask in self._item_masks[name])]
+        return [field.name for field in self._plans[name].output_fields[1:]]
 
     def _decoded(self, table: pa.Table) -> Stored:
         stored: Stored = {}
         for name, plan in self._plans.items():
-            if name in self._names:
-                rows = table.column(self._names[name])
+            if plan.source_column is not None:
+                rows = table.column(plan.source_column)
             else:
-                rows = pa.chunked_array([pa.nulls(table.num_rows, self._types[name])])
+                rows = pa.chunked_array([pa.nulls(table.num_rows, plan.source_type)])
             splits = None
             if self._in_blocks and pa.types.is_nested(rows.type):
-                rows, splits = _in_blocks(rows, plan)
-            found = {name: plan.rows(rows)}
-            if name in self._masks:
-                found[name + MASK_SUFFIX] = _present(rows)
-            found |= {mask.spec.name: mask.rows(rows) for mask in self._item_masks[name]}
-            for one, values in found.items():
-                stored[one] = values if splits is None else Blocks(values, splits)
+                rows, splits = _in_blocks(rows, plan.column)
+            outputs = {name: plan.column.rows(rows)}
+            if plan.masked:
+                outputs[name + MASK_SUFFIX] = _present(rows)
+            outputs |= {mask.spec.name: mask.rows(rows) for mask in plan.item_masks}
+            for output, values in outputs.items():
+                stored[output] = values if splits is None else Blocks(values, splits)
         return stored
+
+
+def _requested_fields(
+    source: Source, fields: Iterable[Field | str] | None, groups: DeduplicatedColumns
+) -> list[Field]:
+    """Return the fields to read, with those that deduplicated data need in addition."""
+    listed = source.schema.names if fields is None else fields
+    requested = [field if isinstance(field, Field) else Field(field) for field in listed]
+    names = [field.name for field in requested]
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(
+            f"fields {', '.join(names) or 'none'}: expected at least one, without duplicates"
+        )
+    return requested + [Field(name) for name in groups.columns if name not in names]
+
+
+def _check_named_fields(options: DatasetOptions, names: Sequence[str]) -> None:
+    for option, name in options.iter_named_fields():
+        if name not in names:
+            raise ConfigurationError(f"{option}=: {unknown_name('field', name, names)}")
+
+
+def _fill_values(options: DatasetOptions, fields: Sequence[Field]) -> dict[str, Any]:
+    """Return what replaces nulls, by field: of ``fill=`` and of the fields themselves."""
+    fill = options.fill or {}
+    defaults = {f.name: f.default_value for f in fields if f.default_value is not None}
+    declared_twice = defaults.keys() & fill.keys()
+    if declared_twice:
+        raise ConfigurationError(
+            f"field {min(declared_twice)!r} has both default_value and fill=; declare only one"
+        )
+    return {**fill, **defaults}
 
 
 def _in_blocks(column: pa.ChunkedArray, plan: TensorColumn) -> tuple[pa.ChunkedArray, Ints]:
@@ -228,8 +239,8 @@ def _in_blocks(column: pa.ChunkedArray, plan: TensorColumn) -> tuple[pa.ChunkedA
 
 def _present(column: pa.ChunkedArray) -> Rows:
     chunks = pc.is_valid(column).chunks
-    found = [chunk.to_numpy(zero_copy_only=False) for chunk in chunks]
-    return np.concatenate(found) if found else np.zeros(0, bool)
+    masks = [chunk.to_numpy(zero_copy_only=False) for chunk in chunks]
+    return np.concatenate(masks) if masks else np.zeros(0, bool)
 
 
 def concat(parts: Sequence[Stored]) -> Stored:
@@ -248,7 +259,7 @@ def concat(parts: Sequence[Stored]) -> Stored:
     return out
 
 
-def each(stored: Stored, of: Callable[[Any], Any]) -> Stored:
+def map_columns(stored: Stored, of: Callable[[Any], Any]) -> Stored:
     """Apply a function to every column."""
     return {name: of(column) for name, column in stored.items()}
 

@@ -8,11 +8,68 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.core.errors import MissingExtraError, ModelError
+from paimon_features.models import Metric
+from trainer_bridge.training import export
 from trainer_bridge.training.config import GradientBoosting
+from trainer_bridge.training.encoded_table import EncodedTable
+from trainer_bridge.training.encoding import Arrays, FeatureEncoder
+from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
 
 _INNER, _LEAF = "BRANCH_LEQ", "LEAF"
 _NEVER = -1e30
 """The logit of a class that no row had."""
+
+
+class FittedTrees(FittedModel):
+    """Trees of a configuration with ``model=gradient_boosting``."""
+
+    def __init__(self, estimator: Any, task: str, width: int, classes: int) -> None:
+        self.estimator, self.task, self.classes = estimator, task, classes
+        self.history = []
+        self.model = trees_to_onnx(estimator, task, width, classes)
+        self.weights = self.model.SerializeToString(deterministic=True)
+
+    @classmethod
+    def train(cls, data: EncodedTable) -> FittedTrees:
+        """Fit on the training rows.
+
+        Raises
+        ------
+        ConfigurationError
+            If the features include lists, which trees do not read.
+        """
+        config = data.config
+        assert isinstance(config.model, GradientBoosting)
+        part = data.part("train")
+        if set(part.arrays) != {"numbers"}:
+            raise lists_refused(config, data.encoder)
+        task, weights = config.objective.task, part.loss_weights(config)
+        numbers = part.arrays["numbers"]
+        estimator = fit_trees(config.model, task, numbers, part.labels, weights, config.seed)
+        return cls(estimator, task, data.encoder.width, len(data.labels.classes))
+
+    def predict(self, arrays: Arrays) -> npt.NDArray[np.float64]:
+        return probabilities_of(self.estimator, self.task, arrays["numbers"], self.classes)
+
+    def export(
+        self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
+    ) -> tuple[dict[str, bytes], dict[str, Metric]]:
+        from onnx import helper
+
+        graph = self.model.graph
+        name = export.output_name(self.task)
+        if self.task == "regression":
+            graph.node.append(helper.make_node("Identity", ["logits"], [name]))
+        elif self.task == "binary":
+            graph.node.append(helper.make_node("Sigmoid", ["logits"], [name]))
+        else:
+            graph.node.append(helper.make_node("Softmax", ["logits"], [name], axis=1))
+        graph.output[0].name = name
+        data = export.from_raw_features(encoder, self.model, name)
+        eager = self.predict(arrays)
+        predictions = export.run_onnx(data, encoder.inputs(), raw)
+        apart = export.check_agreement("the ONNX graph", eager, predictions)
+        return {"network.onnx": data}, {"onnx_difference": difference(apart, len(eager))}
 
 
 def fit_trees(

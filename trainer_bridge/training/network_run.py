@@ -37,9 +37,9 @@ from trainer_bridge.training.config import (
     WideAndDeep,
 )
 from trainer_bridge.training.data_module import PaimonDataModule
+from trainer_bridge.training.encoded_table import EncodedTable
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
-from trainer_bridge.training.labels import LabelCodec
 from trainer_bridge.training.module import (
     NEVER,
     OnValidation,
@@ -51,7 +51,6 @@ from trainer_bridge.training.module import (
 )
 from trainer_bridge.training.notes import quiet
 from trainer_bridge.training.rounds import WEIGHTS, RoundTable, trained_as
-from trainer_bridge.training.training_table import TrainingTable
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -66,18 +65,15 @@ class NetworkRun(FittedModel):
     def __init__(
         self,
         project: Project,
-        table: TrainingTable,
-        config: TrainConfig,
-        encoder: FeatureEncoder,
-        labels: LabelCodec,
+        data: EncodedTable,
         folder: Path,
         run_id: str,
         writes: bool = True,
         on_phase: OnPhase = ignore_phase,
         on_validation: OnValidation | None = None,
     ) -> None:
-        if isinstance(table, RoundTable):
-            config = trained_as(config)
+        table, encoder, labels = data.table, data.encoder, data.labels
+        config = trained_as(data.config) if isinstance(table, RoundTable) else data.config
         self.project, self.table, self.config = project, table, config
         self.on_validation = on_validation
         self.labels, self.folder, self.on_phase = labels, folder, on_phase

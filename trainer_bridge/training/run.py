@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from paimon_features import __version__
 from paimon_features.core.errors import (
     ConfigurationError,
     MissingExtraError,
@@ -26,18 +22,17 @@ from paimon_features.core.errors import (
 )
 from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.core.times.clock import now_ms
-from paimon_features.core.types.array_types import Floats
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
-from trainer_bridge.training import evaluation, export
+from trainer_bridge.training import environment, evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
-from trainer_bridge.training.encoding import Arrays, FeatureEncoder
-from trainer_bridge.training.evaluation import EvaluatedRows
-from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
-from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.labels import LabelCodec, sample_weights
+from trainer_bridge.training.encoded_table import EncodedPart, EncodedTable
+from trainer_bridge.training.encoding import Arrays
+from trainer_bridge.training.feature_importance import feature_importance
+from trainer_bridge.training.fitted_model import FittedModel
+from trainer_bridge.training.gradient_boosting import FittedTrees
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.rounds import RoundTable
-from trainer_bridge.training.training_table import SplitPart, TrainingTable, entities_of
+from trainer_bridge.training.training_table import SplitPart, TrainingTable
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -50,8 +45,6 @@ QUANTISATION = "quantisation.json"
 """The file of versions in other arithmetic than their parent's."""
 GATE = "gate_difference"
 """The metric of a version of ``retrain`` that says what its gate found."""
-_IMPORTANCE_ROWS = 2_000
-_LIBRARIES = ("lightning", "numpy", "onnx", "onnxscript", "pyarrow", "scikit-learn", "torch")
 
 
 @dataclass(frozen=True)
@@ -110,9 +103,9 @@ def train(
     folder = project.config.state_dir / FOLDER / config.name / identity_of(config, table)
     done = folder / "done.json"
     if done.is_file():
-        known = _finished(project, config.name, json.loads(done.read_text()))
-        if known is not None:
-            return known, False
+        finished = _finished(project, config.name, json.loads(done.read_text()))
+        if finished is not None:
+            return finished, False
         shutil.rmtree(folder)
     trained = run(project, config, table, folder, on_message=on_message, on_phase=on_phase)
     before = [v.version for v in _versions(project, config.name)]
@@ -167,22 +160,25 @@ def reproduce(
         project.models.file(manifest, "network.onnx"), manifest.signature.inputs, columns
     )
     other = export.run_onnx(again.files["network.onnx"], manifest.signature.inputs, columns)
-    pairs = [
-        (f"{kind}.{key}", old.get(key, "-"), new.get(key, "-"))
-        for kind, old, new in (
-            ("code", then.code, now.code),
-            ("libraries", then.libraries, now.libraries),
-            ("machine", then.machine, now.machine),
-        )
-        for key in sorted(old.keys() | new.keys())
-    ]
     return Reproduction(
         str(manifest),
         then.weights == now.weights,
         {n: m for n, m in manifest.metrics.items() if n != GATE} == dict(again.manifest.metrics),
         float(np.abs(predicted - other).max()),
-        tuple(pair for pair in pairs if pair[1] != pair[2]),
+        tuple(_changes(then, now)),
     )
+
+
+def _changes(then: TrainingPins, now: TrainingPins) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, then, now) of versions and settings of the machine that differ."""
+    for kind, old, new in (
+        ("code", then.code, now.code),
+        ("libraries", then.libraries, now.libraries),
+        ("machine", then.machine, now.machine),
+    ):
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key, "-") != new.get(key, "-"):
+                yield f"{kind}.{key}", old.get(key, "-"), new.get(key, "-")
 
 
 def config_of(project: Project, manifest: ModelManifest) -> TrainConfig:
@@ -213,6 +209,40 @@ def run(
     A run that ``repeats`` another one, given by its name, reads the scores that it read, and writes
     no feedback.
     """
+    _check_can_run(config)
+    run_id = repeats or f"{config.name}-{folder.name}"
+    _set_threads(config)
+    started_ms = now_ms()
+    data = EncodedTable.fit(table, config)
+    on_message(
+        f"{table.table}, snapshot {table.snapshot}: {data.num_training_rows:,} rows to train on, "
+        f"{len(data.encoder.features)} features, {data.encoder.width} columns"
+    )
+    fitted = _fit(project, data, folder, run_id, writes=repeats is None, on_phase=on_phase)
+    test = _evaluated(fitted, data, "test")
+    on_message(
+        ", ".join(f"{name} {metric.value:.4f}" for name, metric in test.metrics.items())
+        + f" on the {len(test.rows.labels):,} newest rows"
+    )
+    exported, differences = fitted.export(data.encoder, *_checked_rows(test.rows))
+    importance = feature_importance(fitted, config, data.encoder, test.rows)
+    files = {
+        **exported,
+        "config.json": _text(config.to_document()),
+        "encoder.json": data.encoder.to_text().encode(),
+    }
+    pins = _pins(data, sha256_of(fitted.weights), run_id, started_ms)
+    manifest = _manifest(data, pins, files, {**test.metrics, **differences})
+    return Trained(
+        replace(manifest, card=model_card(manifest, config, table.split, importance)),
+        {**files, "report.html": _report(manifest, config, fitted, test, importance)},
+        test.predictions,
+        fitted.history,
+    )
+
+
+def _check_can_run(config: TrainConfig) -> None:
+    """Raise where a package or a GPU is missing, before anything is read."""
     for package, needed in (("onnx", "onnx"), ("onnxruntime", "train"), ("safetensors", "train")):
         try:
             __import__(package)
@@ -220,78 +250,117 @@ def run(
             raise MissingExtraError.of(package, needed, "'paimon-features train'") from error
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise ConfigurationError("trainer.accelerator=gpu: torch finds no GPU; say cpu or auto")
-    run_id = repeats or f"{config.name}-{folder.name}"
+
+
+def _set_threads(config: TrainConfig) -> None:
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)
-    started_ms = now_ms()
-    encoder, labels, rows = _fitted(table, config)
-    on_message(
-        f"{table.table}, snapshot {table.snapshot}: {rows:,} rows to train on, "
-        f"{len(encoder.features)} features, {encoder.width} columns"
-    )
-    fitted: FittedModel
-    if isinstance(config.model, GradientBoosting):
-        fitted = _Trees.train(table, config, encoder, labels)
-    else:
-        # not at the top: trees need no Lightning
-        from trainer_bridge.training.network_run import NetworkRun
 
-        fitted = NetworkRun(
-            project, table, config, encoder, labels, folder, run_id, repeats is None, on_phase
-        ).train()
-    test = _part(table, config, encoder, labels, "test")
-    predictions = _finite(fitted.predict(test.arrays))
+
+def _fit(
+    project: Project,
+    data: EncodedTable,
+    folder: Path,
+    run_id: str,
+    *,
+    writes: bool,
+    on_phase: OnPhase = ignore_phase,
+    on_validation: Callable[[int, float], bool] | None = None,
+) -> FittedModel:
+    """Train the model of the configuration; ``writes`` says whether it may write feedback."""
+    if isinstance(data.config.model, GradientBoosting):
+        return FittedTrees.train(data)
+    # not at the top: trees need no Lightning
+    from trainer_bridge.training.network_run import NetworkRun
+
+    return NetworkRun(project, data, folder, run_id, writes, on_phase, on_validation).train()
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """A part of the rows, with what a model predicts for them and how good that is."""
+
+    rows: EncodedPart
+    predictions: npt.NDArray[np.float64]
+    metrics: dict[str, Metric]
+
+
+def _evaluated(fitted: FittedModel, data: EncodedTable, part: SplitPart) -> _Evaluation:
+    rows, config = data.part(part), data.config
+    predictions = fitted.predict(rows.arrays)
+    not_finite = int((~np.isfinite(predictions)).sum())
+    if not_finite:
+        raise ModelError(
+            f"{not_finite:,} of {predictions.size:,} predictions are not finite: training "
+            "diverged; lower optimiser.lr"
+        )
+    labels = rows.labels.astype(np.float64)
     metrics = evaluation.evaluate(
-        config.objective.task, test.labels.astype(np.float64), predictions, config.seed, test.about
+        config.objective.task, labels, predictions, config.seed, rows.about
     )
-    on_message(
-        ", ".join(f"{name} {metric.value:.4f}" for name, metric in metrics.items())
-        + f" on the {len(test.labels):,} newest rows"
-    )
-    columns = {name: column.slice(0, CHECKED_ROWS) for name, column in test.raw.items()}
-    few = {name: array[:CHECKED_ROWS] for name, array in test.arrays.items()}
-    exported, differences = fitted.export(encoder, columns, few)
-    metrics |= differences
-    importance = _importance(fitted, config, encoder, test)
-    signature = export.signature_of(
-        encoder, config.data.service, table.keys, config.objective.task, labels.classes
-    )
-    files = {
-        **exported,
-        "config.json": _text(config.to_document()),
-        "encoder.json": encoder.to_text().encode(),
-    }
-    pins = TrainingPins(
+    return _Evaluation(rows, predictions, metrics)
+
+
+def _checked_rows(test: EncodedPart) -> tuple[dict[str, Any], Arrays]:
+    """Return the raw and encoded rows by which eager and exported forms are compared."""
+    raw = {name: column.slice(0, CHECKED_ROWS) for name, column in test.raw.items()}
+    return raw, {name: array[:CHECKED_ROWS] for name, array in test.arrays.items()}
+
+
+def _pins(data: EncodedTable, weights: str, run_id: str, started_ms: int) -> TrainingPins:
+    """Return everything that a run depends on, so that it can be repeated."""
+    table = data.table
+    return TrainingPins(
         table=table.table,
         snapshot=table.snapshot,
-        rows=rows,
-        seeds={"seed": config.seed},
+        rows=data.num_training_rows,
+        seeds={"seed": data.config.seed},
         sources=table.sources,
         generations=table.generations,
         fitted=table.fitted,
-        code=_code(),
-        libraries=_libraries(),
-        machine=_machine(),
-        weights=sha256_of(fitted.weights),
+        code=environment.code_versions(),
+        libraries=environment.library_versions(),
+        machine=environment.machine(),
+        weights=weights,
         started_at_ms=started_ms,
         finished_at_ms=now_ms(),
         run=run_id,
     )
-    manifest = ModelManifest(
+
+
+def _manifest(
+    data: EncodedTable,
+    pins: TrainingPins,
+    files: Mapping[str, bytes],
+    metrics: Mapping[str, Metric],
+) -> ModelManifest:
+    config, keys, classes = data.config, data.table.keys, data.labels.classes
+    return ModelManifest(
         name=config.name,
         version=1,
         created_at_ms=pins.finished_at_ms,
         kind=config.model.kind,
-        signature=signature,
-        files={name: ModelFile(sha256_of(data), len(data)) for name, data in files.items()},
+        signature=export.signature_of(
+            data.encoder, config.data.service, keys, config.objective.task, classes
+        ),
+        files={
+            name: ModelFile(sha256_of(content), len(content)) for name, content in files.items()
+        },
         training=pins,
         metrics=metrics,
         parents=config.parents,
     )
-    card = model_card(manifest, config, table.split, importance)
-    page = report_page(manifest, config, fitted.history, test.labels, predictions, importance)
-    files["report.html"] = page.encode()
-    return Trained(replace(manifest, card=card), files, predictions, fitted.history)
+
+
+def _report(
+    manifest: ModelManifest,
+    config: TrainConfig,
+    fitted: FittedModel,
+    test: _Evaluation,
+    importance: Sequence[Importance],
+) -> bytes:
+    labels, predictions = test.rows.labels, test.predictions
+    return report_page(manifest, config, fitted.history, labels, predictions, importance).encode()
 
 
 def validate(
@@ -306,98 +375,10 @@ def validate(
     the batches seen and the validation loss, and returns whether to stop; trees have no such steps.
     """
     config, table = pinned(project, config)
-    if config.trainer.threads is not None:
-        torch.set_num_threads(config.trainer.threads)
-    encoder, labels, _ = _fitted(table, config)
-    fitted: FittedModel
-    if isinstance(config.model, GradientBoosting):
-        fitted = _Trees.train(table, config, encoder, labels)
-    else:
-        from trainer_bridge.training.network_run import NetworkRun
-
-        fitted = NetworkRun(
-            project, table, config, encoder, labels, folder, config.name, writes=False,
-            on_validation=on_validation,
-        ).train()  # fmt: skip
-    part = _part(table, config, encoder, labels, "validation")
-    return evaluation.evaluate(
-        config.objective.task,
-        part.labels.astype(np.float64),
-        _finite(fitted.predict(part.arrays)),
-        config.seed,
-        part.about,
-    )
-
-
-def _finite(predictions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the predictions; ModelError where training has diverged."""
-    wrong = int((~np.isfinite(predictions)).sum())
-    if wrong:
-        raise ModelError(
-            f"{wrong:,} of {predictions.size:,} predictions are not finite: training diverged; "
-            "lower optimiser.lr"
-        )
-    return predictions
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One part of the rows: raw columns by name, encoded, labels, entities and weights."""
-
-    raw: dict[str, Any]
-    arrays: Arrays
-    labels: npt.NDArray[Any]
-    about: EvaluatedRows
-
-    @property
-    def weights(self) -> Floats | None:
-        return self.about.weights
-
-
-class _Trees(FittedModel):
-    def __init__(self, estimator: Any, task: str, width: int, classes: int) -> None:
-        self.estimator, self.task, self.classes = estimator, task, classes
-        self.history = []
-        self.model = trees_to_onnx(estimator, task, width, classes)
-        self.weights = self.model.SerializeToString(deterministic=True)
-
-    @classmethod
-    def train(
-        cls, table: TrainingTable, config: TrainConfig, encoder: FeatureEncoder, labels: LabelCodec
-    ) -> _Trees:
-        assert isinstance(config.model, GradientBoosting)
-        part = _part(table, config, encoder, labels, "train")
-        if set(part.arrays) != {"numbers"}:
-            raise lists_refused(config, encoder)
-        task = config.objective.task
-        numbers = part.arrays["numbers"]
-        estimator = fit_trees(
-            config.model, task, numbers, part.labels, _total_weights(config, part), config.seed
-        )
-        return cls(estimator, task, encoder.width, len(labels.classes))
-
-    def predict(self, arrays: Arrays) -> npt.NDArray[np.float64]:
-        return probabilities_of(self.estimator, self.task, arrays["numbers"], self.classes)
-
-    def export(
-        self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
-    ) -> tuple[dict[str, bytes], dict[str, Metric]]:
-        from onnx import helper
-
-        graph = self.model.graph
-        name = export.output_name(self.task)
-        if self.task == "regression":
-            graph.node.append(helper.make_node("Identity", ["logits"], [name]))
-        elif self.task == "binary":
-            graph.node.append(helper.make_node("Sigmoid", ["logits"], [name]))
-        else:
-            graph.node.append(helper.make_node("Softmax", ["logits"], [name], axis=1))
-        graph.output[0].name = name
-        data = export.from_raw_features(encoder, self.model, name)
-        eager = self.predict(arrays)
-        found = export.run_onnx(data, encoder.inputs(), raw)
-        apart = export.check_agreement("the ONNX graph", eager, found)
-        return {"network.onnx": data}, {"onnx_difference": difference(apart, len(eager))}
+    _set_threads(config)
+    data = EncodedTable.fit(table, config)
+    fitted = _fit(project, data, folder, config.name, writes=False, on_validation=on_validation)
+    return _evaluated(fitted, data, "validation").metrics
 
 
 def pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, TrainingTable]:
@@ -412,116 +393,16 @@ def pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, Training
     return replace(config, data=data), table
 
 
-def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, LabelCodec, int]:
-    if isinstance(table, RoundTable):
-        return table.encoder, table.labels, table.train_rows.num_rows
-    columns = [*(feature.column for feature in table.features), table.label]
-    rows = table.part("train", columns)
-    labels = _checked_labels(table, config.objective.task, rows[table.label])
-    encoder = FeatureEncoder.fit(
-        rows,
-        table.features,
-        numbers=config.data.numbers,
-        max_categories=config.data.max_categories,
-        max_items=config.data.max_items,
-        seed=config.seed,
-    )
-    return encoder, labels, rows.num_rows
-
-
-def _checked_labels(table: TrainingTable, task: str, training: Any) -> LabelCodec:
-    """Return the labels of the training rows.
-
-    Those of all parts are checked before anything is fitted.
-    """
-    labels = LabelCodec.of(task, training)
-    parts: tuple[SplitPart, ...] = ("validation", "test")
-    for name in parts:
-        column = table.part(name, [table.label])[table.label]
-        if not len(column):
-            raise ConfigurationError(f"no row of the {name} part has a label")
-        try:
-            labels.apply(column)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"the {name} part: {error}") from None
-    return labels
-
-
-def _part(
-    table: TrainingTable,
-    config: TrainConfig,
-    encoder: FeatureEncoder,
-    labels: LabelCodec,
-    name: SplitPart,
-) -> _Part:
-    names = [feature.column for feature in encoder.features]
-    extra = [] if config.data.weights is None else [config.data.weights]
-    keys = [key.name for key in table.keys]
-    rows = table.part(name, [*names, table.label, *extra, *keys])
-    weights = sample_weights(rows, config.data.weights)
-    if weights is not None and not weights.any():
-        raise ConfigurationError(
-            f"data.weights: {config.data.weights!r} is 0 in all {len(weights):,} rows of the "
-            f"{name} part; expected rows that count"
-        )
-    return _Part(
-        {name: rows[name].combine_chunks() for name in names},
-        encoder.apply(rows),
-        labels.apply(rows[table.label]),
-        EvaluatedRows(entities_of(rows, keys), weights),
-    )
-
-
 def _test_columns(table: TrainingTable) -> dict[str, Any]:
     names = [feature.column for feature in table.features]
     rows = table.part("test", names)
     return {name: rows[name].combine_chunks() for name in names}
 
 
-def _total_weights(config: TrainConfig, part: _Part) -> Floats | None:
-    positive = config.objective.positive_weight
-    if positive == 1 or config.objective.task != "binary":
-        return part.weights
-    own = np.where(part.labels > 0.5, positive, 1.0)
-    return own if part.weights is None else own * part.weights
-
-
-def _importance(
-    fitted: FittedModel, config: TrainConfig, encoder: FeatureEncoder, test: _Part
-) -> list[Importance]:
-    """Return how much worse the first loss gets when a feature is permuted, the most important
-    first."""
-    rows = min(_IMPORTANCE_ROWS, len(test.labels))
-    dice = np.random.default_rng(config.seed)
-    order = dice.permutation(rows)
-    arrays = {name: array[:rows] for name, array in test.arrays.items()}
-    labels = test.labels[:rows].astype(np.float64)
-    weights = None if test.weights is None else test.weights[:rows]
-    task = config.objective.task
-    loss = "mse" if task == "regression" else "log_loss"
-
-    def loss_of(changed: Arrays) -> float:
-        found = fitted.predict(changed)
-        rows = EvaluatedRows(weights=weights)
-        return evaluation.evaluate(task, labels, found, config.seed, rows)[loss].value
-
-    before = loss_of(arrays)
-    found = []
-    for group in encoder.groups:
-        numbers = arrays["numbers"].copy()
-        numbers[:, list(group.indices)] = numbers[order][:, list(group.indices)]
-        found.append(Importance(group.output, loss_of({**arrays, "numbers": numbers}) - before))
-    for name, kind in (("codes", "text_list"), ("values", "number_list")):
-        for index, feature in enumerate(f for f in encoder.features if f.kind == kind):
-            changed = arrays[name].copy()
-            changed[:, index] = changed[order][:, index]
-            found.append(Importance(feature.output, loss_of({**arrays, name: changed}) - before))
-    return sorted(found, key=lambda each: -each.increase)
-
-
 def identity_of(config: TrainConfig, table: TrainingTable) -> str:
     """Return a name that equal runs have: of configuration, rows, code and libraries."""
-    document = [config.to_document(), table.table, table.snapshot, _code(), _libraries()]
+    document = [config.to_document(), table.table, table.snapshot]
+    document += [environment.code_versions(), environment.library_versions()]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -547,44 +428,3 @@ def _weights(manifest: ModelManifest) -> str:
 
 def _text(document: Any) -> bytes:
     return (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()
-
-
-def _code() -> dict[str, str]:
-    """Return the version of this package; of a checkout its commit, and whether it has changes."""
-    found = {"paimon_features": __version__}
-    folder = Path(__file__).parents[2]
-    if (folder / ".git").exists():
-        for name, arguments in (
-            ("commit", ("rev-parse", "HEAD")),
-            ("changes", ("status", "--porcelain", "--", "paimon_features", "trainer_bridge")),
-        ):
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
-            )
-            text = done.stdout.strip()
-            if done.returncode == 0 and text:
-                digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-                found[name] = text if name == "commit" else digest
-    return found
-
-
-def _libraries() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _machine() -> dict[str, str]:
-    """Return what the last bits of a sum can depend on."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {
-        "python": platform.python_version(),
-        "processor": platform.machine(),
-        "vector": torch.backends.cpu.get_cpu_capability(),
-        "device": device,
-        "threads": str(torch.get_num_threads()),
-    }

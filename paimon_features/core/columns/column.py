@@ -114,10 +114,10 @@ class Column:
         values: list[Any] = self.values.tolist()
         convert = _converter(kind)
         if convert is not None:
-            known = self.mask.tolist()
+            is_valid = self.mask.tolist()
             return [
                 convert(value) if has and value is not None else None
-                for value, has in zip(values, known, strict=True)
+                for value, has in zip(values, is_valid, strict=True)
             ]
         if self.valid is not None:
             for row in np.flatnonzero(~self.valid).tolist():

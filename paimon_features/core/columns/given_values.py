@@ -96,13 +96,13 @@ def kind_of(name: str, kind: pa.DataType) -> DataType:
     """
     is_a = pa.types
     kind = plain_type(kind)
-    for test, found in (
+    for test, type_name in (
         (is_a.is_boolean, "bool"), (is_a.is_integer, "int"), (is_a.is_floating, "float"),
         (is_a.is_null, "float"), (is_a.is_string, "string"),
         (is_a.is_date, "date"), (is_a.is_timestamp, "timestamp"),
     ):  # fmt: skip
         if test(kind):
-            return TYPES[found]
+            return TYPES[type_name]
     raise RequestError(f"{name} is {kind}; expected numbers, strings, bools, dates or timestamps")
 
 
@@ -110,8 +110,8 @@ def as_numpy(values: Any) -> npt.NDArray[Any]:
     """Return the values as a NumPy array; nulls of numbers are NaN."""
     if isinstance(values, np.ndarray):
         return values
-    found: npt.NDArray[Any] = as_arrow(values).to_numpy(zero_copy_only=False)
-    return found
+    array: npt.NDArray[Any] = as_arrow(values).to_numpy(zero_copy_only=False)
+    return array
 
 
 def as_numbers(what: str, values: Any) -> Column:

@@ -19,7 +19,7 @@ _CALLABLE: Any = Callable
 
 
 def check_arguments(
-    what: str, made: Any, error: type[DefinitionError | ConfigurationError] = DefinitionError
+    subject: str, instance: Any, error: type[DefinitionError | ConfigurationError] = DefinitionError
 ) -> None:
     """Check the arguments of a dataclass against their annotations, lists and dicts one level deep.
 
@@ -29,7 +29,7 @@ def check_arguments(
     Raises
     ------
     DefinitionError, or ``error``
-        For the first argument of another type; the message begins with ``what``.
+        For the first argument of another type; the message begins with ``subject``.
 
     Examples
     --------
@@ -44,10 +44,10 @@ def check_arguments(
     ...
     paimon_features.core.errors.DefinitionError: point: names='a'; expected a list of str or None
     """
-    for name, hint in _hints(made.__class__):
-        value = getattr(made, name)
+    for name, hint in _hints(instance.__class__):
+        value = getattr(instance, name)
         if not _fits(value, hint):
-            raise error(f"{what}: {name}={shown(value)}; expected {_text(hint)}")
+            raise error(f"{subject}: {name}={shown(value)}; expected {_text(hint)}")
 
 
 def checked_integer(what: str, value: Any, minimum: int = 1) -> int:
@@ -101,7 +101,7 @@ def checked_text(what: str, value: Any) -> str:
     return value
 
 
-def plain_arguments(made: Any) -> None:
+def plain_arguments(instance: Any) -> None:
     """Replace NumPy's numbers in the fields of a frozen dataclass by Python's, lists by tuples.
 
     >>> import numpy as np
@@ -114,12 +114,12 @@ def plain_arguments(made: Any) -> None:
     >>> point
     Point(x=3)
     """
-    for field in fields(made):
-        value = getattr(made, field.name)
+    for field in fields(instance):
+        value = getattr(instance, field.name)
         if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-            object.__setattr__(made, field.name, value.item())
+            object.__setattr__(instance, field.name, value.item())
         elif isinstance(value, list):
-            object.__setattr__(made, field.name, tuple(value))
+            object.__setattr__(instance, field.name, tuple(value))
 
 
 def shown(value: Any) -> str:
@@ -133,9 +133,9 @@ def shown(value: Any) -> str:
 
 
 @functools.cache
-def _hints(made: Any) -> tuple[tuple[str, Any], ...]:
-    hints = typing.get_type_hints(made)
-    return tuple((field.name, hints[field.name]) for field in fields(made) if field.init)
+def _hints(kind: Any) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in fields(kind) if field.init)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -143,20 +143,20 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, each) for each in inner)
+        return any(_fits(value, option) for option in inner)
     if origin is typing.Literal:
-        return any(type(value) is type(each) and value == each for each in inner)
+        return any(type(value) is type(literal) and value == literal for literal in inner)
     if origin is tuple and len(inner) == 2 and inner[1] is Ellipsis:
-        return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
     if origin is not None and isinstance(origin, type):
         if origin is _CALLABLE:
             return callable(value)
         if issubclass(origin, Mapping):
             return isinstance(value, Mapping) and all(
-                _fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items()
+                _fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items()
             )
         if issubclass(origin, Iterable) and origin is not tuple:
-            return is_list(value) and all(_fits(each, inner[0]) for each in value)
+            return is_list(value) and all(_fits(item, inner[0]) for item in value)
         return True
     if hint is float:
         return isinstance(value, float | int) and not isinstance(value, bool)

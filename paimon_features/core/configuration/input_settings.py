@@ -85,8 +85,8 @@ class InputSettings:
         >>> settings.of_column("price").decimal, settings.of_column("weight").decimal
         ('.', ',')
         """
-        own = self.by_column.get(name)
-        return self if own is None else replace(self, **own)
+        overrides = self.by_column.get(name)
+        return self if overrides is None else replace(self, **overrides)
 
     @property
     def is_default(self) -> bool:
@@ -117,14 +117,14 @@ class InputSettings:
             For an unknown entry, or a value that it cannot have.
         """
         where = f"[inputs.{source}]"
-        known = {f.name: f for f in fields(cls)}
+        entries = {f.name: f for f in fields(cls)}
         standard = cls()
         read: dict[str, Any] = {}
         for name, value in values.items():
-            if name not in known:
+            if name not in entries:
                 raise ConfigurationError(
-                    f"{where} has an unknown entry {name!r}; it takes: {', '.join(known)}"
-                    f"{did_you_mean(name, known)}"
+                    f"{where} has an unknown entry {name!r}; it takes: {', '.join(entries)}"
+                    f"{did_you_mean(name, entries)}"
                 )
             read[name] = _checked(where, name, value, getattr(standard, name))
         settings = cls(**read)
@@ -147,12 +147,12 @@ class InputSettings:
                 raise ConfigurationError(f"--input {text}: expected NAME=VALUE, as delimiter=;")
             column, dot, entry = name.partition(".")
             if dot:
-                own = values.get("by_column", {})
-                read = InputSettings.of(source, own.get(column, {})).with_options(
+                by_column = values.get("by_column", {})
+                read = InputSettings.of(source, by_column.get(column, {})).with_options(
                     source, [f"{entry}={value}"]
                 )
                 one = {entry: read.to_document().get(entry, getattr(standard, entry))}
-                values["by_column"] = {**own, column: {**own.get(column, {}), **one}}
+                values["by_column"] = {**by_column, column: {**by_column.get(column, {}), **one}}
                 continue
             default = getattr(standard, name, None)
             if isinstance(default, Mapping):
@@ -223,8 +223,12 @@ def _checked(where: str, name: str, value: Any, default: Any) -> Any:
             return tuple(items)
         expected = "a text, or a list of texts"
     elif name == "by_column":
-        if isinstance(value, Mapping) and all(isinstance(own, Mapping) for own in value.values()):
-            return MappingProxyType({c: _of_column(where, c, own) for c, own in value.items()})
+        if isinstance(value, Mapping) and all(
+            isinstance(entries, Mapping) for entries in value.values()
+        ):
+            return MappingProxyType(
+                {c: _of_column(where, c, entries) for c, entries in value.items()}
+            )
         expected = "a table of tables such as { price = { decimal = ',' } }"
     elif isinstance(default, Mapping):
         if isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):
@@ -237,9 +241,9 @@ def _checked(where: str, name: str, value: Any, default: Any) -> Any:
     raise ConfigurationError(f"{where} {name} = {value!r}; expected {expected}")
 
 
-def _of_column(where: str, column: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_column(where: str, column: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
     standard = InputSettings()
-    for name in own:
+    for name in entries:
         if name not in OF_COLUMNS:
             raise ConfigurationError(
                 f"{where} by_column {column} has an entry {name!r}, which is that of a file or "
@@ -248,7 +252,7 @@ def _of_column(where: str, column: str, own: Mapping[str, Any]) -> Mapping[str, 
     return MappingProxyType(
         {
             name: _checked(f"{where} by_column {column}", name, value, getattr(standard, name))
-            for name, value in own.items()
+            for name, value in entries.items()
         }
     )
 
@@ -258,5 +262,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return value

@@ -135,10 +135,10 @@ def _password(values: Mapping[str, Any], root: Path, environ: Mapping[str, str])
 
 
 def _existing(name: str, path: Path) -> Path:
-    found = path.absolute()  # links stay, as in config: a Secret is replaced behind them
-    if not found.is_file():
-        raise ConfigurationError(f"[kafka] {name}: there is no file {found}")
-    return found
+    file = path.absolute()  # links stay, as in config: a Secret is replaced behind them
+    if not file.is_file():
+        raise ConfigurationError(f"[kafka] {name}: there is no file {file}")
+    return file
 
 
 def _discovery_ms(values: Mapping[str, Any]) -> int:

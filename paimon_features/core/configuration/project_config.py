@@ -204,10 +204,10 @@ _TYPES: Mapping[str, type] = {
 def _keys_of(kind: type, **other: type) -> dict[str, type]:
     """Return the keys of the table of these settings, and their types; a duration is a text."""
     keys: dict[str, type] = {}
-    for each in fields(kind):
-        name = re.split(r"\W", str(each.type))[0]
-        is_duration = each.name.endswith("_ms")
-        keys[each.name.removesuffix("_ms")] = str if is_duration else _TYPES.get(name, object)
+    for setting in fields(kind):
+        name = re.split(r"\W", str(setting.type))[0]
+        is_duration = setting.name.endswith("_ms")
+        keys[setting.name.removesuffix("_ms")] = str if is_duration else _TYPES.get(name, object)
     return {**keys, **other}
 
 
@@ -393,16 +393,16 @@ def _openlineage(root: Path, where: str | None) -> str | None:
 def _settings(where: str, root: Path, kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a table: paths are made absolute, durations milliseconds."""
     settings = dict(values)
-    for each in fields(kind):
-        key = each.name.removesuffix("_ms")
+    for setting in fields(kind):
+        key = setting.name.removesuffix("_ms")
         if key not in settings:
             continue
-        if each.name.endswith("_ms"):
+        if setting.name.endswith("_ms"):
             try:
-                settings[each.name] = parse_duration(settings.pop(key))
+                settings[setting.name] = parse_duration(settings.pop(key))
             except DefinitionError as error:
                 raise ConfigurationError(f"{where} {key}: {error}") from error
-        elif str(each.type).startswith("Path"):
+        elif str(setting.type).startswith("Path"):
             # symbolic links stay: of a mounted Secret they lead to its version of this moment
             settings[key] = Path(os.path.abspath(root / settings[key]))
     return settings
@@ -445,7 +445,7 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
         raise ConfigurationError(
             f"{path}: [serve] log_level = {serve.log_level!r}; expected {', '.join(LOG_LEVELS)}"
         )
-    for name in (each.name for each in fields(serve) if each.type == "float"):
+    for name in (setting.name for setting in fields(serve) if setting.type == "float"):
         share = getattr(serve, name)
         if not 0 <= share <= 1:
             raise ConfigurationError(
@@ -505,13 +505,13 @@ def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _check_table(path: Path, table: str, values: object) -> None:
-    known = _KNOWN.get(table)
-    if known is None or not isinstance(values, dict):
+    key_types = _KNOWN.get(table)
+    if key_types is None or not isinstance(values, dict):
         raise ConfigurationError(
             f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}, "
             "inputs.SOURCE, outcomes.MODEL"
         )
-    _check_keys(f"{path}: [{table}]", known, values)
+    _check_keys(f"{path}: [{table}]", key_types, values)
 
 
 def _check_outcomes(path: Path, tables: object) -> None:
@@ -531,13 +531,15 @@ def _check_outcomes(path: Path, tables: object) -> None:
             )
 
 
-def _check_keys(where: str, known: Mapping[str, type], values: Mapping[str, Any]) -> None:
+def _check_keys(where: str, key_types: Mapping[str, type], values: Mapping[str, Any]) -> None:
     for key, value in values.items():
-        if key not in known:
+        if key not in key_types:
             secret = key in ("password", "token")
             hint = f"; a {key} comes from the environment" if secret else ""
             raise ConfigurationError(
-                f"{where} has an unknown key {key!r}; it takes: {', '.join(known)}{hint}"
+                f"{where} has an unknown key {key!r}; it takes: {', '.join(key_types)}{hint}"
             )
-        if known[key] is not object and type(value) is not known[key]:
-            raise ConfigurationError(f"{where} {key} = {value!r}; expected {known[key].__name__}")
+        if key_types[key] is not object and type(value) is not key_types[key]:
+            raise ConfigurationError(
+                f"{where} {key} = {value!r}; expected {key_types[key].__name__}"
+            )

@@ -102,7 +102,7 @@ def markdown_text(text: str) -> str:
     """
     if _PLAIN_MARKDOWN.fullmatch(text):
         return text
-    return _MARKUP.sub(lambda found: f"\\{found[0]}", one_line(text))
+    return _MARKUP.sub(lambda match: f"\\{match[0]}", one_line(text))
 
 
 def markdown_code(text: str) -> str:

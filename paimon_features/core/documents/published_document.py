@@ -58,11 +58,11 @@ class DocumentKind:
                 f"{where} has {len(data):,} bytes; a {self.what} has at most {self.max_bytes:,}"
             )
         header = self._header(data, where)
-        found = header[self.key]
-        if found > self.format:
+        written_format = header[self.key]
+        if written_format > self.format:
             raise self.error(
-                f"{where} has format {found}, and this version of paimon-features reads up to "
-                f"{self.format}: upgrade this host (pip install --upgrade "
+                f"{where} has format {written_format}, and this version of paimon-features reads "
+                f"up to {self.format}: upgrade this host (pip install --upgrade "
                 "'paimon-features[serve]'), or publish it with the version that runs here: "
                 f"{self.again}"
             )

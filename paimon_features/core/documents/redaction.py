@@ -109,11 +109,11 @@ def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _BEARER.sub(rf"\1 {HIDDEN}", text)
 
 
-def _without_value(found: re.Match[str]) -> str:
-    value = found["a"] or found["b"] or found["c"] or ""
+def _without_value(match: re.Match[str]) -> str:
+    value = match["a"] or match["b"] or match["c"] or ""
     if value.strip("\"'\\") in ("", HIDDEN):
-        return found[0]
-    return f"{found[1]}{(found['is'] or found['has'] or found['pair']).rstrip()}{HIDDEN}"
+        return match[0]
+    return f"{match[1]}{(match['is'] or match['has'] or match['pair']).rstrip()}{HIDDEN}"
 
 
 def redact_uncaught_errors() -> None:
@@ -122,9 +122,9 @@ def redact_uncaught_errors() -> None:
     threading.excepthook = _of_thread
 
 
-def _of_thread(found: threading.ExceptHookArgs) -> None:
-    if found.exc_value is not None and found.exc_type is not SystemExit:
-        print_redacted(found.exc_type, found.exc_value, found.exc_traceback)
+def _of_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+        print_redacted(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
 
 
 def print_redacted(
@@ -137,12 +137,12 @@ def print_redacted(
 def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
         if _SECRET_NAME.search(name):
-            found = [value]
+            secrets = [value]
         elif "://" in value and "@" in value:
-            found = [login[2].partition(":")[2] for login in _LOGIN.finditer(value)]
+            secrets = [login[2].partition(":")[2] for login in _LOGIN.finditer(value)]
         else:
             continue
-        for secret in found:
+        for secret in secrets:
             for plain in {secret, unquote(secret)}:
                 yield from (form for form in _forms(plain) if len(form) >= _SHORTEST)
 
@@ -157,7 +157,7 @@ def _forms(secret: str) -> set[str]:
         json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1],
         json.dumps(json.dumps(secret))[3:-3], secret.replace("'", "'\"'\"'"),
         secret.replace("\\", "\\\\").replace('"', '\\"'), *addresses,
-        *(re.sub(r"%..", lambda found: found[0].lower(), each) for each in addresses),
-        *(quote(each, safe="") for each in addresses),
+        *(re.sub(r"%..", lambda match: match[0].lower(), address) for address in addresses),
+        *(quote(address, safe="") for address in addresses),
         base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode(), data.hex(),
     }  # fmt: skip

@@ -44,11 +44,11 @@ def strict_json(text: str | bytes | bytearray) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         double = duplicates(name for name, _ in pairs)[0][:80]
         raise AmbiguousJsonError(f"it has the key {double!r} twice in one object")
-    return found
+    return members
 
 
 def _int(text: str) -> int:

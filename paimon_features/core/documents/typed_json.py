@@ -101,11 +101,11 @@ def _value(kind: Any, value: Any, name: str) -> Any:
                 kinds = kinds[:1] * len(value)
             if len(kinds) == len(value):
                 pairs = enumerate(zip(kinds, value, strict=True))
-                return tuple(_value(one, each, f"{name}[{i}]") for i, (one, each) in pairs)
+                return tuple(_value(one, item, f"{name}[{i}]") for i, (one, item) in pairs)
     elif origin is not None and issubclass(origin, Mapping):
         if isinstance(value, dict):
             one = get_args(kind)[1]
-            return {key: _value(one, each, f"{name}.{key}") for key, each in value.items()}
+            return {key: _value(one, item, f"{name}.{key}") for key, item in value.items()}
     elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
         return value
     expected = getattr(kind, "__name__", None) if origin is None else None

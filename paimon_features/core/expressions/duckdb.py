@@ -79,8 +79,8 @@ def _mod(expr: Call, a: str, b: str) -> str:
 
 
 def _extreme(expr: Call, *args: str) -> str:
-    known = " AND ".join(f"{arg} IS NOT NULL" for arg in args)
-    return sql.where(known, f"{expr.op}({', '.join(args)})")
+    not_null = " AND ".join(f"{arg} IS NOT NULL" for arg in args)
+    return sql.where(not_null, f"{expr.op}({', '.join(args)})")
 
 
 def _power(_: Call, x: str, y: str) -> str:

@@ -65,9 +65,9 @@ class Program:
 
     def _place(self, expr: Expression, places: dict[Expression, int]) -> int:
         """Return the slot of a node's value; its arguments are computed before it."""
-        known = places.get(expr)
-        if known is not None:
-            return known
+        existing_place = places.get(expr)
+        if existing_place is not None:
+            return existing_place
         args = expr.args if isinstance(expr, Call) else ()
         needs = tuple(self._place(arg, places) for arg in args)
         place = places[expr] = len(self._known)
@@ -219,24 +219,26 @@ def _or(_: Call, a: Column, b: Column) -> Column:
 
 
 def _in(_: Call, x: Column, *items: Column) -> Column:
-    found = np.zeros(x.values.shape, np.bool_)
+    is_member = np.zeros(x.values.shape, np.bool_)
     for item in items:
-        found |= np.equal(x.values, item.values).astype(np.bool_)
-    return Column(found, x.valid)
+        is_member |= np.equal(x.values, item.values).astype(np.bool_)
+    return Column(is_member, x.valid)
 
 
-def _chosen(taken: Bools, then: Column, otherwise: Column) -> Column:
-    values = np.where(taken, then.values, otherwise.values)
+def _chosen(is_true: Bools, then: Column, otherwise: Column) -> Column:
+    values = np.where(is_true, then.values, otherwise.values)
     if then.valid is None and otherwise.valid is None:
         return Column(values)
-    return Column(values, np.where(taken, then.mask, otherwise.mask))
+    return Column(values, np.where(is_true, then.mask, otherwise.mask))
 
 
 def _case(_: Call, *args: Column) -> Column:
     result = args[-1]
     for condition, value in zip(args[-3::-2], args[-2::-2], strict=True):
-        taken = condition.values if condition.valid is None else condition.values & condition.valid
-        result = _chosen(taken, value, result)
+        is_true = (
+            condition.values if condition.valid is None else condition.values & condition.valid
+        )
+        result = _chosen(is_true, value, result)
     return result
 
 
@@ -329,26 +331,26 @@ def _item(expr: Call, *parts: Column) -> Column:
         Column(np.broadcast_to(part.values, shape), np.broadcast_to(part.mask, shape))
         for part in parts
     ]
-    known = wide[-1].mask
+    mask = wide[-1].mask
     values = np.full(shape, "", object)
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(mask)
     if len(rows):
         kinds = [arg.type for arg in expr.args]
         values[rows] = encode_items([part.take(rows) for part in wide], kinds)
-    return Column(values, None if known.all() else known)
+    return Column(values, None if mask.all() else mask)
 
 
 def _element(expr: Call, lists: Column, position: Column) -> Column:
     at, kind = int(position.values[0]) - 1, numpy_type(expr.type)
-    values, known = np.zeros(len(lists), kind), lists.mask.copy()
-    for row in np.flatnonzero(known):
+    values, valid = np.zeros(len(lists), kind), lists.mask.copy()
+    for row in np.flatnonzero(valid):
         items = lists.values[row]
         item = items[at] if at < len(items) else None
         if item is None:
-            known[row] = False
+            valid[row] = False
         else:
             values[row] = item
-    return Column(values, known)
+    return Column(values, valid)
 
 
 def _not_null(function: Callable[..., Any]) -> ColumnFunction:

@@ -56,11 +56,11 @@ def encode_items(parts: Sequence[Column], kinds: Sequence[DataType]) -> Array:
     texts = []
     for position, (column, kind) in enumerate(zip(parts, kinds, strict=True)):
         last = position == len(parts) - 1
-        own = np.full(len(column), "", object)
-        known = column.mask
-        if known.any():
-            own[known] = _part_texts(column.values[known], kind, last)
-        texts.append(own)
+        encoded = np.full(len(column), "", object)
+        mask = column.mask
+        if mask.any():
+            encoded[mask] = _part_texts(column.values[mask], kind, last)
+        texts.append(encoded)
     if len(texts) == 1:
         return texts[0]
     out = np.empty(len(texts[0]), object)

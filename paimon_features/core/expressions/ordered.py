@@ -64,11 +64,11 @@ def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tu
     ([0, 5], [-7, 7])
     """
     present: Bools = np.array([text is not None for text in strings], np.bool_)
-    known = strings[present]
+    present_texts = strings[present]
     times = np.zeros(len(strings), np.int64)
     values = np.zeros(len(strings), numpy_type(value_type))
-    if len(known):
-        times[present], values[present] = _decode(known, value_type)
+    if len(present_texts):
+        times[present], values[present] = _decode(present_texts, value_type)
     return times, Column(values, None if present.all() else present)
 
 

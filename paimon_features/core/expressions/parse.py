@@ -148,10 +148,10 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if match is None:
                 at += len(text[at:]) - len(text[at:].lstrip())
-                what = "a string without its closing '" if text[at] == "'" else repr(text[at])
+                rejected = "a string without its closing '" if text[at] == "'" else repr(text[at])
                 meant = f"; write {_MEANT[text[at]]}" if text[at] in _MEANT else ""
                 raise ExpressionError(
-                    f"expression {text!r}, position {at + 1}: {what} is not part of the "
+                    f"expression {text!r}, position {at + 1}: {rejected} is not part of the "
                     f"language{meant}"
                 )
             kind = str(match.lastgroup)
@@ -397,9 +397,9 @@ class _Parser:
         except ExpressionError as error:
             raise self._error(token, str(error)) from None
         if kind is None:
-            known = ", ".join(sorted(self._columns)) or "none"
+            columns = ", ".join(sorted(self._columns)) or "none"
             meant = did_you_mean(name, self._columns)
-            raise self._error(token, f"there is no column {name!r}; columns are: {known}{meant}")
+            raise self._error(token, f"there is no column {name!r}; columns are: {columns}{meant}")
         return Name(promoted(kind), name, kind)
 
     def _typed_literal(self, kind: str, token: _Token) -> Expression:

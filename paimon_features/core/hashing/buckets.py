@@ -74,9 +74,9 @@ def bucket_of(
     ):
         slots = [_fixed(column, kind) for column, kind in zip(columns, types, strict=True)]
         of_rows = np.ascontiguousarray(slots[0]) if len(slots) == 1 else np.stack(slots, axis=1)
-        found = np.empty(rows, np.int32)
-        CORE.buckets(of_rows, len(slots), num_buckets, found)
-        return found
+        numbers = np.empty(rows, np.int32)
+        CORE.buckets(of_rows, len(slots), num_buckets, numbers)
+        return numbers
     data, offsets = _binary_rows(columns, types, rows)
     # Java's remainder takes the sign of the dividend
     hashes = _murmur3(data, offsets).astype(np.int64)

@@ -94,10 +94,12 @@ def locked_jars(groups: Collection[str] | None = None) -> list[Jar]:
         .read_text("utf-8")
     )
     jars = [Jar(**entry) for entry in tomllib.loads(text)["jar"]]
-    known = list(dict.fromkeys(jar.group for jar in jars))
-    unknown = sorted(set(groups or ()) - set(known))
+    all_groups = list(dict.fromkeys(jar.group for jar in jars))
+    unknown = sorted(set(groups or ()) - set(all_groups))
     if unknown:
-        raise SetupError(f"unknown jar group {unknown[0]!r}; expected one of: {', '.join(known)}")
+        raise SetupError(
+            f"unknown jar group {unknown[0]!r}; expected one of: {', '.join(all_groups)}"
+        )
     return [jar for jar in jars if groups is None or jar.group in groups]
 
 

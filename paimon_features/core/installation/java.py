@@ -55,9 +55,9 @@ def find_java() -> Java:
             return Java(home, version, origin)
         state = "does not run" if version is None else f"is Java {version}"
         passed_over.append(f"{home} ({origin}) {state}")
-    found = f"; skipped: {'; '.join(passed_over)}" if passed_over else ""
+    skipped = f"; skipped: {'; '.join(passed_over)}" if passed_over else ""
     raise SetupError(
-        f"no Java {_supported_text()} was found{found}. "
+        f"no Java {_supported_text()} was found{skipped}. "
         "Install one, or pip install 'paimon-features[flink]', which includes one, "
         "or set JAVA_HOME"
     )
@@ -104,9 +104,9 @@ def _candidates() -> Iterator[tuple[Path, str]]:
 def _places() -> Iterator[tuple[Path, str]]:
     if named := os.environ.get("JAVA_HOME"):
         yield Path(named), "JAVA_HOME"
-    if found := shutil.which("java"):
+    if executable := shutil.which("java"):
         # /usr/bin/java is a link to <home>/bin/java
-        yield Path(found).resolve().parent.parent, "java on PATH"
+        yield Path(executable).resolve().parent.parent, "java on PATH"
     for pattern in _COMMON_FOLDERS:
         yield from ((home, "a common folder") for home in _expand(pattern))
     try:

@@ -19,8 +19,8 @@ def load_ipython_extension(shell: Any) -> None:
     """Show Arrow tables as tables, in this session; pyarrow is not imported for it."""
     from paimon_features.core.notebook.markup import arrow_table, card
 
-    def shown(found: Any) -> str:
-        return card("", arrow_table(found))
+    def shown(table: Any) -> str:
+        return card("", arrow_table(table))
 
     formatter = shell.display_formatter.formatters["text/html"]
     formatter.for_type_by_name("pyarrow.lib", "Table", shown)

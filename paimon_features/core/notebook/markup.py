@@ -61,8 +61,8 @@ def text(value: object) -> str:
     if isinstance(value, list | tuple) and len(value) > MAX_TEXT:
         # what is cut off anyway is not turned into text first
         value = [*value[:MAX_TEXT], "…"]
-    said = str(value)
-    return said if len(said) <= MAX_TEXT else said[: MAX_TEXT - 1] + "…"
+    shown = str(value)
+    return shown if len(shown) <= MAX_TEXT else shown[: MAX_TEXT - 1] + "…"
 
 
 def utc(time_ms: int | None) -> str:
@@ -103,12 +103,12 @@ def columns_table(columns: Mapping[str, Sequence[object]]) -> Markup:
     return table(zip(*columns.values(), strict=True), list(columns), grouped=False)
 
 
-def arrow_table(found: Any) -> Markup:
+def arrow_table(data: Any) -> Markup:
     """Return the first rows of an Arrow table, without converting the others."""
-    shown = found.slice(0, MAX_ROWS)
+    shown = data.slice(0, MAX_ROWS)
     values = zip(*(column.to_pylist() for column in shown.columns), strict=True)
-    body = table(values, found.column_names, grouped=False)
-    count = f"{found.num_rows:,} rows, {found.num_columns:,} columns"
+    body = table(values, data.column_names, grouped=False)
+    count = f"{data.num_rows:,} rows, {data.num_columns:,} columns"
     return Markup(f"<p>{count}</p>{body}")
 
 
@@ -128,9 +128,11 @@ def mapping_text(values: Mapping[str, object]) -> str:
 
 def card(title: str, *parts: object, note: str = "") -> str:
     """Return what ``_repr_html_`` returns: a title, a note below it, and parts in order."""
-    said = f"<p>{escaped(note)}</p>" if note else ""
+    note_html = f"<p>{escaped(note)}</p>" if note else ""
     inner = "".join(map(escaped, parts))
-    return f'{_STYLE}<div class="pf-card"><h4>{html.escape(text(title))}</h4>{said}{inner}</div>'
+    return (
+        f'{_STYLE}<div class="pf-card"><h4>{html.escape(text(title))}</h4>{note_html}{inner}</div>'
+    )
 
 
 def _cell(value: object, grouped: bool) -> str:

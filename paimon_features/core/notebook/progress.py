@@ -48,13 +48,13 @@ class ProgressBar:
             return
         elapsed = time.monotonic() - self._began
         if total is None:
-            said, share = " ".join(str(done).split()), _share(done)
+            message, share = " ".join(str(done).split()), _share(done)
         else:
             share = done / total if total else None
             rate = done / elapsed if elapsed > 0 else 0.0
             left = f", {(total - done) / rate:,.0f} s left" if rate and done < total else ""
-            said = f"{done:,} of {total:,}, {rate:,.0f}/s{left}"
-        self._last = _bar(said, share)
+            message = f"{done:,} of {total:,}, {rate:,.0f}/s{left}"
+        self._last = _bar(message, share)
         now = time.monotonic()
         if self._handle is None or now - self._drawn >= REDRAWN_S:
             self._draw(self._last, now)
@@ -83,7 +83,7 @@ def _share(report: Any) -> float | None:
     return done / total if isinstance(done, int) and isinstance(total, int) and total else None
 
 
-def _bar(said: str, share: float | None) -> Markup:
+def _bar(message: str, share: float | None) -> Markup:
     value = "" if share is None else f' value="{min(max(share, 0.0), 1.0):.4f}"'
     bar = f'<progress max="1"{value} style="width:20em"></progress>'
-    return Markup(f"<p>{bar} {escaped(said)}</p>")
+    return Markup(f"<p>{bar} {escaped(message)}</p>")

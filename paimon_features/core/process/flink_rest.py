@@ -92,16 +92,16 @@ class FlinkRest:
 
     def task_managers(self) -> dict[str, ManagerMemory]:
         """Return the memory of each task manager, by its id; a restarted one has a new id."""
-        found = {}
+        memory_by_id = {}
         for manager in self._request("/taskmanagers")["taskmanagers"]:
             memory = manager["memoryConfiguration"]
             off_heap = int(memory["frameworkOffHeap"]) + int(memory["taskOffHeap"])
-            found[manager["id"]] = ManagerMemory(int(memory["taskHeap"]), off_heap)
-        return found
+            memory_by_id[manager["id"]] = ManagerMemory(int(memory["taskHeap"]), off_heap)
+        return memory_by_id
 
     def jobs(self) -> list[JobSummary]:
         """Return all jobs that the cluster knows, newest first."""
-        found = [
+        summaries = [
             JobSummary(
                 job["jid"],
                 job["name"],
@@ -111,7 +111,7 @@ class FlinkRest:
             )
             for job in self._request("/jobs/overview")["jobs"]
         ]
-        return sorted(found, key=lambda job: -job.start_ms)
+        return sorted(summaries, key=lambda job: -job.start_ms)
 
     def state(self, job_id: str) -> str | None:
         """Return the state of a job (RUNNING, FINISHED ...), None if the cluster does not know the
@@ -169,8 +169,8 @@ class FlinkRest:
         for vertex in self._request(f"/jobs/{job_id}")["vertices"]:
             if vertex["name"].startswith("Source:"):
                 path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
-                known = [metric["id"] for metric in self._get_list(path)]
-                for name in (name for name in known if name.endswith(".pendingRecords")):
+                metric_ids = [metric["id"] for metric in self._get_list(path)]
+                for name in (name for name in metric_ids if name.endswith(".pendingRecords")):
                     query = urllib.parse.quote(name)
                     for metric in self._get_list(f"{path}?get={query}&agg=sum"):
                         lags.append(int(float(metric["sum"])))
@@ -181,7 +181,7 @@ class FlinkRest:
         last minute (brokers answer also where there are no messages); None if no source reports it.
         """
         signs = {"connection-count": 0.0, "incoming-byte-rate": 0.0}
-        found: set[str] = set()
+        reported: set[str] = set()
         for vertex in self.sources(job_id):
             path = f"/jobs/{job_id}/vertices/{vertex}/subtasks/metrics"
             for name in (str(metric["id"]) for metric in self._get_list(path)):
@@ -190,9 +190,9 @@ class FlinkRest:
                     continue
                 query = urllib.parse.quote(name)
                 for metric in self._get_list(f"{path}?get={query}&agg=max"):
-                    found.add(sign)
+                    reported.add(sign)
                     signs[sign] = max(signs[sign], float(metric["max"]))
-        return all(signs[sign] > 0 for sign in found) if found else None
+        return all(signs[sign] > 0 for sign in reported) if reported else None
 
     def running_s(self, job_id: str) -> float:
         """For how long a job has run, or ran until its end."""

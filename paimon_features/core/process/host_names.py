@@ -33,14 +33,14 @@ class HostNames:
 
         None if it is not a host.
         """
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return None
         if self._names is None:
             return True
-        if _is_address(found[1] or found[2]):
+        if _is_address(match[1] or match[2]):
             return True
-        name = found[2].lower().removesuffix(".")
+        name = match[2].lower().removesuffix(".")
         parents = (name[at:] for at, letter in enumerate(name) if letter == ".")
         return name in self._names or any(parent in self._names for parent in parents)
 

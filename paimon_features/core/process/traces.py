@@ -63,13 +63,13 @@ class Tracer:
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         parent = self._propagator.extract({"traceparent": traceparent}) if traceparent else None
-        made = self._start(span, kind, parent)
-        context = set_span_in_context(made)
+        parent_span = self._start(span, kind, parent)
+        context = set_span_in_context(parent_span)
         for part in parts:
             self._start(part, "client", context).end(part.end_ns)
         if error is not None:
-            made.set_status(Status(StatusCode.ERROR, error))
-        made.end(span.end_ns)
+            parent_span.set_status(Status(StatusCode.ERROR, error))
+        parent_span.end(span.end_ns)
 
     def close(self) -> None:
         """Send what is left, and end the thread."""

@@ -81,8 +81,8 @@ def finer_than_ms(array: pa.Array) -> Bools:
         per_ms = _PER_SECOND[kind.unit] // _PER_SECOND["ms"]
         return np.asarray(ticks.to_numpy(zero_copy_only=False) % per_ms != 0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        found = pc.match_substring_regex(array, FINER_TEXT).fill_null(False)
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        is_finer = pc.match_substring_regex(array, FINER_TEXT).fill_null(False)
+        return np.asarray(is_finer.to_numpy(zero_copy_only=False), np.bool_)
     return np.zeros(len(array), np.bool_)
 
 
@@ -147,11 +147,11 @@ def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> 
     Traceback (most recent call last):
     pyarrow.lib.ArrowInvalid: timestamp[s] as double: times are read into timestamp or int64 columns
     """
-    made = _cast(array, kind, event_time)
+    converted = _cast(array, kind, event_time)
     if not pa.types.is_primitive(kind):
         # neither Parquet nor Arrow files guarantee it, and one bad text makes a table unreadable
-        _validate(made)
-    return made
+        _validate(converted)
+    return converted
 
 
 def _validate(array: pa.Array) -> None:
@@ -195,8 +195,8 @@ def _cast_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a list of other items: Arrow's cast would take a time's ticks for milliseconds."""
     plain = array.cast(pa.list_(array.type.value_type))
     items = _cast(plain.flatten(), kind.value_type, False)
-    made = pa.ListArray.from_arrays(_offsets(plain), items, mask=_nulls(plain))
-    return made if made.type == kind else made.cast(kind)
+    converted = pa.ListArray.from_arrays(_offsets(plain), items, mask=_nulls(plain))
+    return converted if converted.type == kind else converted.cast(kind)
 
 
 def _cast_map(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -206,11 +206,11 @@ def _cast_map(array: pa.Array, kind: pa.DataType) -> pa.Array:
     flat = lists.flatten()
     keys = _cast(flat.field("key"), kind.key_type, False)
     items = _cast(flat.field("value"), kind.item_type, False)
-    made = pa.MapArray.from_arrays(_offsets(lists), keys, items)
+    converted = pa.MapArray.from_arrays(_offsets(lists), keys, items)
     if array.null_count:
         missing = np.asarray(array.is_null())
-        made = made.take(pa.array(np.arange(len(array)), mask=missing))
-    return made if made.type == kind else made.cast(kind)
+        converted = converted.take(pa.array(np.arange(len(array)), mask=missing))
+    return converted if converted.type == kind else converted.cast(kind)
 
 
 def _offsets(lists: pa.Array) -> pa.Array:

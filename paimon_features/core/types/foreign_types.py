@@ -104,8 +104,8 @@ def _leaves() -> frozenset[int]:
 
 def _ids(*names: str) -> set[int]:
     """Return the identifiers of types, of those that this version of pyarrow has."""
-    found = (getattr(pa.lib, f"Type_{name}", None) for name in names)
-    return {each for each in found if each is not None}
+    ids = (getattr(pa.lib, f"Type_{name}", None) for name in names)
+    return {id_ for id_ in ids if id_ is not None}
 
 
 # -- conversion -----------------------------------------------------------------------------
@@ -174,9 +174,11 @@ def plain_table(table: pa.Table, *, only_views: bool = False) -> pa.Table:
         return table
     fields, columns = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
-        made = _of_field(field, column, only_views)
-        fields.append(field if made is column else pa.field(field.name, made.type, field.nullable))
-        columns.append(made)
+        converted = _of_field(field, column, only_views)
+        fields.append(
+            field if converted is column else pa.field(field.name, converted.type, field.nullable)
+        )
+        columns.append(converted)
     return pa.Table.from_arrays(columns, schema=pa.schema(fields, table.schema.metadata))
 
 
@@ -184,8 +186,8 @@ def plain_batches(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Return as ``plain_table``, for a batch; several where its texts do not fit into one."""
     if all(is_plain(field.type) and not field.metadata for field in batch.schema):
         return [batch]
-    found: list[pa.RecordBatch] = plain_table(pa.Table.from_batches([batch])).to_batches()
-    return found
+    batches: list[pa.RecordBatch] = plain_table(pa.Table.from_batches([batch])).to_batches()
+    return batches
 
 
 def plain_schema(schema: pa.Schema, *, only_views: bool = False) -> pa.Schema:
@@ -264,7 +266,7 @@ def _converters() -> Mapping[int, Callable[[pa.Array], pa.Array]]:
         "SPARSE_UNION": _reject,
         "INTERVAL_MONTH_DAY_NANO": _reject,
     }
-    return {id_: made for name, made in by_name.items() for id_ in _ids(name)}
+    return {id_: convert for name, convert in by_name.items() for id_ in _ids(name)}
 
 
 def _reject(array: pa.Array) -> pa.Array:
@@ -296,8 +298,8 @@ def _uuid_texts(storage: pa.Array) -> pa.Array:
     places = [n for n in range(36) if n not in (8, 13, 18, 23)]
     texts[:, places[::2]], texts[:, places[1::2]] = digits[octets >> 4], digits[octets & 15]
     offsets = pa.py_buffer(np.arange(0, 36 * len(texts) + 1, 36, dtype=np.int32))
-    made = pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(texts.tobytes()))
-    return pc.if_else(storage.is_valid(), made, pa.scalar(None, pa.string()))
+    joined = pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(texts.tobytes()))
+    return pc.if_else(storage.is_valid(), joined, pa.scalar(None, pa.string()))
 
 
 def _of_views(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -308,8 +310,8 @@ def _of_views(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not array.null_count < len(array):
         return pa.nulls(len(array), kind)
     values = array.view(pa.binary_view()).to_numpy(zero_copy_only=False)
-    made = pa.array(values, pa.large_binary()).cast(pa.binary())
-    return made if kind == made.type else made.view(kind)
+    converted = pa.array(values, pa.large_binary()).cast(pa.binary())
+    return converted if kind == converted.type else converted.view(kind)
 
 
 def _of_runs(array: pa.Array) -> pa.Array:
@@ -320,18 +322,18 @@ def _of_runs(array: pa.Array) -> pa.Array:
 
 def _of_struct(array: pa.Array) -> pa.Array:
     kind = array.type
-    made = [plain_array(child) for child in array.flatten()]
+    children = [plain_array(child) for child in array.flatten()]
     fields = [
         pa.field(kind.field(n).name, child.type, kind.field(n).nullable)
-        for n, child in enumerate(made)
+        for n, child in enumerate(children)
     ]
-    return pa.StructArray.from_arrays(made, fields=fields, mask=_nulls(array))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
 
 
 def _of_map(array: pa.Array) -> pa.Array:
     offsets: Ints = np.asarray(array.offsets).astype(np.int64)
     first, rows = int(offsets[0]), int(offsets[-1] - offsets[0])
-    keys, items = (plain_array(each.slice(first, rows)) for each in (array.keys, array.items))
+    keys, items = (plain_array(part.slice(first, rows)) for part in (array.keys, array.items))
     return pa.MapArray.from_arrays(_offsets(offsets - first, array), keys, items)
 
 

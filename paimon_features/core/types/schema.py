@@ -207,8 +207,8 @@ def type_from_text(text: str) -> DataType:
         return List(type_from_text(match[1]), int(match[2]) if match[2] else None)
     if match := re.fullmatch(r"map\(string, (.+)\)", text):
         return Map(String, type_from_text(match[1]))
-    known = ", ".join([*_PLAIN, "decimal(p, s)", "list(type, n)", "map(string, type)"])
-    raise DefinitionError(f"{text!r} is not a column type; types are: {known}")
+    types = ", ".join([*_PLAIN, "decimal(p, s)", "list(type, n)", "map(string, type)"])
+    raise DefinitionError(f"{text!r} is not a column type; types are: {types}")
 
 
 MAX_NAME = 128

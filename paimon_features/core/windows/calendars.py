@@ -84,13 +84,13 @@ def check_time_zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        known = available_timezones()
-        if not known:
+        zones = available_timezones()
+        if not zones:
             raise DefinitionError(
                 f"time_zone={name!r}: this host has no time zone database; "
                 "install the package tzdata"
             ) from None
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name, zones, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise DefinitionError(
             f"time_zone={name!r} is not in the IANA database; expected a name such as "
@@ -153,8 +153,8 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Ints) -> int |
         [[day_start(time_zone, unit.first_day(d)) for d in of_day] for of_day in near]
     )
     begun = (time_ms >= begins[place, 1]).astype(np.int64) + (time_ms >= begins[place, 2])
-    found: Ints = starts[place, begun]
-    return found
+    unit_starts: Ints = starts[place, begun]
+    return unit_starts
 
 
 def unit_end(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
@@ -178,11 +178,11 @@ def day_start(time_zone: str, day: int) -> int:
     midnight = dt.datetime(date.year, date.month, date.day, tzinfo=ZoneInfo(time_zone))
     offset = midnight.utcoffset()  # of the first midnight, where there are two
     assert offset is not None
-    found = day * DAY_MS - _ms(offset)
-    if _shown_day(time_zone, found) >= day > _shown_day(time_zone, found - 1):
-        return found
+    start_ms = day * DAY_MS - _ms(offset)
+    if _shown_day(time_zone, start_ms) >= day > _shown_day(time_zone, start_ms - 1):
+        return start_ms
     # the clocks jumped over midnight from before it: search the jump, which is at a full second
-    low, high = found // SECOND_MS - 2 * 86_400, found // SECOND_MS
+    low, high = start_ms // SECOND_MS - 2 * 86_400, start_ms // SECOND_MS
     while high - low > 1:
         middle = (low + high) // 2
         if _shown_day(time_zone, middle * SECOND_MS) >= day:

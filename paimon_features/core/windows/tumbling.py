@@ -73,8 +73,8 @@ class Tumbling:
         # there are few windows compared with the rows in them
         distinct, place = np.unique(start_ms, return_inverse=True)
         ends = np.array([self.end(start) for start in distinct.tolist()], np.int64)
-        found: Ints = ends[place]
-        return found
+        row_ends: Ints = ends[place]
+        return row_ends
 
     def first_from(self, time_ms: int) -> int:
         """Return the first start that is not before ``time_ms``."""

@@ -166,8 +166,8 @@ class _Counts(_Lists):
 
     def _number(self, texts: Texts, codes: Ints, offsets: Ints) -> None:
         pairs = [counted_item(text) for text in texts.tolist()]
-        plain, own = distinct_texts([text for text, _ in pairs])
-        super()._number(plain, own[codes], offsets)
+        plain, text_codes = distinct_texts([text for text, _ in pairs])
+        super()._number(plain, text_codes[codes], offsets)
         numbers = np.array([number for _, number in pairs], np.int64)
         self.bags = Bags(offsets, self.bags.codes, numbers[codes])
 
@@ -194,10 +194,10 @@ class _Registers(BagColumn):
     """Sketches of sets: of the ranks of a register the greatest is kept."""
 
     def __init__(self, column: Column, partial: Partial) -> None:
-        known = column.mask
-        codes, counts = registers.decode_sketches(column.values[known].tolist())
+        mask = column.mask
+        codes, counts = registers.decode_sketches(column.values[mask].tolist())
         sizes = np.zeros(len(column), np.int64)
-        sizes[known] = counts
+        sizes[mask] = counts
         self.bags = Bags(_offsets(sizes), codes, np.ones(len(codes), np.int64))
 
     def merge(self, owners: Ints, codes: Ints, weights: Ints, count: int) -> Bags:

@@ -141,13 +141,13 @@ class Numeric(Aggregate):
         if kind.is_integer and scale == 0:
             bound = INTEGER_BOUND if self.bound is None else self.bound
             unbounded = merge is not Merge.SUM and self.bound is None
-            own = () if unbounded else (bound_guard(f"{number}", bound, floating=False),)
+            guards = () if unbounded else (bound_guard(f"{number}", bound, floating=False),)
             return self._partial(
                 name,
                 Int64,
                 merge,
                 f"CAST({number} AS int64)",
-                guards=own,
+                guards=guards,
                 largest=math.floor(bound) if merge is Merge.SUM else None,
             )
         summed = merge is Merge.SUM

@@ -64,10 +64,10 @@ class _ByCategory(Aggregate):
         expected = {"string": str, "bool": bool}.get(kind.text, int if kind.is_integer else None)
         wrong = [value for value in self.values if type(value) is not expected]
         if expected is None or wrong:
-            what = "expected a column of texts, integers or booleans"
+            expectation = "expected a column of texts, integers or booleans"
             raise DefinitionError(
                 f"{self.kind}: {by!r} is {kind!r}; "
-                + (what if expected is None else f"it cannot be {wrong[0]!r}")
+                + (expectation if expected is None else f"it cannot be {wrong[0]!r}")
             )
         literals = [_literal(value) for value in self.values]
         cases = [(digest(literal), f"{by} = {literal}") for literal in literals]

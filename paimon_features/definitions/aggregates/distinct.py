@@ -52,10 +52,10 @@ class ApproxCountDistinct(Aggregate):
         return Int64
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        known = merged[0].mask
-        codes, counts = decode_sketches(merged[0].values[known].tolist())
-        sizes = np.zeros(len(known), np.int64)
-        sizes[known] = counts
+        mask = merged[0].mask
+        codes, counts = decode_sketches(merged[0].values[mask].tolist())
+        sizes = np.zeros(len(mask), np.int64)
+        sizes[mask] = counts
         return Finished(Column(estimates(codes, np.concatenate([[0], np.cumsum(sizes)]))))
 
     def accuracy(self, scope: Scope) -> str:

@@ -102,10 +102,10 @@ class Variance(Numeric):
         high, low = f"({unit} // {LIMB})", f"({unit} % {LIMB})"
         name = f"{self.column}" + (f"_s{scale}" if scale else "")
         limit = self.units_bound(scale)
-        own: tuple[Guard, ...] = ()
+        square_guards: tuple[Guard, ...] = ()
         if limit > SQUARE_UNITS:
             limit = SQUARE_UNITS
-            own = (bound_guard(f"CAST({self.column} AS float64)", limit / 10**scale),)
+            square_guards = (bound_guard(f"CAST({self.column} AS float64)", limit / 10**scale),)
         top = limit // LIMB + 1
         return (
             total,
@@ -114,7 +114,7 @@ class Variance(Numeric):
                 Int64,
                 Merge.SUM,
                 f"{high} * {high}",
-                guards=own,
+                guards=square_guards,
                 largest=top * top,
             ),
             self._partial(f"cross_{name}", Int64, Merge.SUM, f"{high} * {low}"),

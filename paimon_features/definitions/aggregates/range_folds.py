@@ -67,10 +67,10 @@ class FoldPlan:
     def __init__(
         self, partials: Mapping[str, Partial], needed: Mapping[str, set[int]], windows: int
     ) -> None:
-        own = [partials[name] for name in needed]
-        self._sums = [p.name for p in own if is_running_sum(p)]
-        self._reduced = [p.name for p in own if is_reduced(p)]
-        self._decayed = [p.name for p in own if is_decayed(p)]
+        needed_partials = [partials[name] for name in needed]
+        self._sums = [p.name for p in needed_partials if is_running_sum(p)]
+        self._reduced = [p.name for p in needed_partials if is_reduced(p)]
+        self._decayed = [p.name for p in needed_partials if is_decayed(p)]
         # a running sum serves all windows at the cost of one
         self.windows_of = {
             name: list(range(windows)) if name in self._sums else sorted(numbers)
@@ -171,7 +171,9 @@ class RangeFolds:
         begins = places[..., 0].ravel()
         sizes = places[..., 1].ravel() - begins
         ends = sizes.cumsum()
-        taken = (begins - (ends - sizes)).repeat(sizes) + np.arange(ends[-1] if len(ends) else 0)
+        tile_rows = (begins - (ends - sizes)).repeat(sizes) + np.arange(
+            ends[-1] if len(ends) else 0
+        )
         count, entities, ranges, _ = places.shape
         offsets = np.zeros(count * entities + 1, np.int64)
         offsets[1:] = ends[ranges - 1 :: ranges]
@@ -179,7 +181,7 @@ class RangeFolds:
         needed = dict.fromkeys(names)
         if any(map(is_decayed, partials)):
             needed[EVENT_TIME_MAX.name] = None  # decay counts from the newest tile
-        columns = {name: self._rows.taken(name, taken) for name in needed}
+        columns = {name: self._rows.taken(name, tile_rows) for name in needed}
         return fold(partials, columns, offsets, self._tile_ms)
 
     @cached_property

@@ -255,8 +255,8 @@ class _Texts(_Fold):
         out = np.empty(len(ranges), np.object_)
         if len(self.texts):
             ranks = self.tree.values(ranges)
-            known = ranks.clip(0, len(self.texts) - 1)  # a range of nulls has a neutral rank
-            out[:] = self.texts[known]
+            clipped = ranks.clip(0, len(self.texts) - 1)  # a range of nulls has a neutral rank
+            out[:] = self.texts[clipped]
         return out
 
 
@@ -298,9 +298,9 @@ class _BagTree(_Fold):
     def __init__(self, column: Column, rows: BagColumn, layout: _Layout) -> None:
         super().__init__(column)
         self.rows = rows
-        own = rows.merge_groups(np.arange(len(column) + 1))
+        groups = rows.merge_groups(np.arange(len(column) + 1))
         places = np.arange(len(column)) + layout.shift
-        self.levels = [rows.merge(places[own.owners], own.codes, own.weights, layout.size)]
+        self.levels = [rows.merge(places[groups.owners], groups.codes, groups.weights, layout.size)]
 
     def level(self, k: int) -> Bags:
         while len(self.levels) <= k:

@@ -57,11 +57,11 @@ def roots_of_fractions(numerators: Ints, denominators: Ints) -> Floats:
     square, square_rest = _product(root, root)
     rest = ((above - product) - product_rest) / below + ((quotient - square) - square_rest)
     correction = rest / np.where(root > 0, 2.0 * root, 1.0)
-    found: Floats = root + correction
+    roots: Floats = root + correction
     unsure: Bools = root + correction * (1.0 - _DOUBT) != root + correction * (1.0 + _DOUBT)
     for i in np.flatnonzero(unsure):
-        found[i] = root_of_fraction(int(numerators[i]), int(denominators[i]))
-    return found
+        roots[i] = root_of_fraction(int(numerators[i]), int(denominators[i]))
+    return roots
 
 
 def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:

@@ -32,7 +32,7 @@ def split_texts(column: Column, delimiter: str) -> tuple[Ints, Texts, Ints]:
     if len(column) > _FEW and arrow_loaded():
         return _split_by_arrow(column, delimiter)
     rows = zip(column.values.tolist(), column.mask.tolist(), strict=True)
-    lists = [text.split(delimiter) if known else [] for text, known in rows]
+    lists = [text.split(delimiter) if is_valid else [] for text, is_valid in rows]
     sizes = np.array([len(items) for items in lists], np.int64)
     return (sizes, *distinct_texts([item for items in lists for item in items]))
 
@@ -93,6 +93,6 @@ def _split_by_arrow(column: Column, delimiter: str) -> tuple[Ints, Texts, Ints]:
     texts = pa.array(column.values, pa.large_string(), mask=~column.mask)
     lists = pc.split_pattern(texts, delimiter)
     sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
-    found = lists.flatten().dictionary_encode()
-    words = found.dictionary.to_numpy(zero_copy_only=False)
-    return sizes.astype(np.int64), words, found.indices.to_numpy().astype(np.int64)
+    encoded = lists.flatten().dictionary_encode()
+    words = encoded.dictionary.to_numpy(zero_copy_only=False)
+    return sizes.astype(np.int64), words, encoded.indices.to_numpy().astype(np.int64)

@@ -44,8 +44,8 @@ class _Truth(Aggregate):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        own = () if self.condition is None else (self.condition,)
-        return (*super().conditions, *own)
+        added = () if self.condition is None else (self.condition,)
+        return (*super().conditions, *added)
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         condition = f"{self.column}" if self.condition is None else f"({self.condition})"

@@ -57,9 +57,9 @@ def elements(column: str, kind: ListType) -> list[str]:
 
 def complete_vector(column: str, kind: ListType, *parts: str) -> Guard:
     """Return the guard for lists of the declared length in which these elements are not null."""
-    there = " AND ".join(f"{element} IS NOT NULL" for element in parts)
+    not_null = " AND ".join(f"{element} IS NOT NULL" for element in parts)
     return Guard(
-        f"({column} IS NULL OR (size({column}) = {kind.length} AND {there}))",
+        f"({column} IS NULL OR (size({column}) = {kind.length} AND {not_null}))",
         f"{column} is not a list of {kind.length} numbers",
     )
 
@@ -126,9 +126,11 @@ class VectorSum(_Vector):
         return List(self._one().output_type({"one": kind.item}), kind.length)
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        own = {"one": self._number_type(scope)}
+        element_scope = {"one": self._number_type(scope)}
         one = self._one()
-        return self._lists([one.finish(own, [column], reading).column for column in merged])
+        return self._lists(
+            [one.finish(element_scope, [column], reading).column for column in merged]
+        )
 
     def _one(self) -> Sum:
         return Sum("one", scale=self.scale)
@@ -153,6 +155,9 @@ class VectorMean(_Vector):
         return List(Float64, self._list_type(scope).length)
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        own, one = {"one": self._number_type(scope)}, Mean("one", scale=self.scale)
-        means = [one.finish(own, [column, merged[-1]], reading).column for column in merged[:-1]]
+        element_scope, one = {"one": self._number_type(scope)}, Mean("one", scale=self.scale)
+        means = [
+            one.finish(element_scope, [column, merged[-1]], reading).column
+            for column in merged[:-1]
+        ]
         return self._lists(means, or_zero(merged[-1]) > 0)

@@ -3,21 +3,21 @@
 ``fit`` returns a model of ``paimon_features.transformers.flink_ml``, which is stored by version,
 pinned and served like any fitted transformer.
 
-``StandardScaler``, ``OneHotEncoder`` and six more names also exist in
-``paimon_features.transformers``, where they follow scikit-learn and return other numbers. A module
-that uses both imports this package under a name that says which:
+The names are Flink ML's. ``StandardScaler``, ``OneHotEncoder`` and six more end in ``Stage`` here:
+``paimon_features.transformers`` has the names without it, where they follow scikit-learn and
+return other numbers.
 
->>> from paimon_features.iteration import algorithms as flink_ml
->>> model = flink_ml.KMeans(k=2).fit([[0.0], [1.0], [9.0]])
+>>> from paimon_features.iteration.algorithms import KMeans
+>>> model = KMeans(k=2).fit([[0.0], [1.0], [9.0]])
 >>> sorted(model.model_data["centroids"].ravel().tolist())
 [0.5, 9.0]
 """
 
 from paimon_features.iteration.algorithms.column_estimators import (
-    Imputer,
-    Interaction,
-    KBinsDiscretizer,
-    OneHotEncoder,
+    ImputerStage,
+    InteractionStage,
+    KBinsDiscretizerStage,
+    OneHotEncoderStage,
 )
 from paimon_features.iteration.algorithms.kmeans import KMeans
 from paimon_features.iteration.algorithms.linear_estimators import (
@@ -41,10 +41,10 @@ from paimon_features.iteration.algorithms.online_scaler import (
 )
 from paimon_features.iteration.algorithms.online_training import ModelVersions
 from paimon_features.iteration.algorithms.scaler_estimators import (
-    MaxAbsScaler,
-    MinMaxScaler,
-    RobustScaler,
-    StandardScaler,
+    MaxAbsScalerStage,
+    MinMaxScalerStage,
+    RobustScalerStage,
+    StandardScalerStage,
 )
 
 __all__ = [
@@ -52,23 +52,23 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTumblingWindows",
     "GlobalWindows",
-    "Imputer",
-    "Interaction",
-    "KBinsDiscretizer",
+    "ImputerStage",
+    "InteractionStage",
+    "KBinsDiscretizerStage",
     "KMeans",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
-    "MaxAbsScaler",
-    "MinMaxScaler",
+    "MaxAbsScalerStage",
+    "MinMaxScalerStage",
     "ModelVersions",
-    "OneHotEncoder",
+    "OneHotEncoderStage",
     "OnlineKMeans",
     "OnlineLogisticRegression",
     "OnlineStandardScaler",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTumblingWindows",
-    "RobustScaler",
-    "StandardScaler",
+    "RobustScalerStage",
+    "StandardScalerStage",
     "TimedModelVersions",
 ]

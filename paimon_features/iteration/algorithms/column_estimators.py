@@ -39,14 +39,14 @@ from paimon_features.transformers.flink_ml.vectors import as_table, dense, read_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imputer(ColumnsEstimator):
+class ImputerStage(ColumnsEstimator):
     """Flink ML's imputer: replaces missing values by ``mean``, ``median`` or ``most_frequent``.
 
     In ``fit`` nulls, NaN and ``missing_value`` (None: NaN) are missing; in ``transform`` nulls and
     ``missing_value``, as in Flink ML. The median is an element of the data; of several most
     frequent values the smallest is chosen.
 
-    >>> Imputer().fit([[1.0], [float("nan")], [3.0]]).transform([[float("nan")]]).tolist()
+    >>> ImputerStage().fit([[1.0], [float("nan")], [3.0]]).transform([[float("nan")]]).tolist()
     [2.0]
     """
 
@@ -72,18 +72,18 @@ class Imputer(ColumnsEstimator):
             return aggregate(source, _Means(self.missing_value), parallelism, config)
         return aggregate(source, _Frequencies(self.missing_value), parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
-        for index, surrogate in enumerate(found):
+    def _model_data(self, output: Any) -> Any:
+        for index, surrogate in enumerate(output):
             if np.isnan(surrogate):
                 label = self.input_cols[index] if self.input_cols else index
                 raise TransformError(
-                    f"Imputer: all values in column {label} are null, NaN or the missing value"
+                    f"ImputerStage: all values in column {label} are null, NaN or the missing value"
                 )
-        return {"surrogates": found}
+        return {"surrogates": output}
 
 
-def _first(found: Floats) -> Floats:
-    return found[:, 0]
+def _first(quantiles: Floats) -> Floats:
+    return quantiles[:, 0]
 
 
 class _Means:
@@ -92,8 +92,8 @@ class _Means:
 
     def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
         rows = dense(block.features)
-        known = ~np.isnan(rows) & ~is_missing(rows, self._missing)
-        return np.where(known, rows, 0.0).sum(axis=0), known.sum(axis=0).astype(np.float64)
+        present = ~np.isnan(rows) & ~is_missing(rows, self._missing)
+        return np.where(present, rows, 0.0).sum(axis=0), present.sum(axis=0).astype(np.float64)
 
     def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
         return left[0] + right[0], left[1] + right[1]
@@ -110,8 +110,8 @@ class _Frequencies:
     def of(self, block: TrainingBlock) -> list[Counter[float]]:
         out = []
         for column in dense(block.features).T:
-            known = column[~np.isnan(column) & ~is_missing(column, self._missing)]
-            values, counts = np.unique(known, return_counts=True)
+            present = column[~np.isnan(column) & ~is_missing(column, self._missing)]
+            values, counts = np.unique(present, return_counts=True)
             out.append(Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))))
         return out
 
@@ -125,7 +125,7 @@ class _Frequencies:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KBinsDiscretizer(VectorEstimator):
+class KBinsDiscretizerStage(VectorEstimator):
     """Flink ML's discretizer: bins of ``uniform`` width, by ``quantile``, or by ``kmeans``.
 
     The last two use at most ``sub_samples`` rows, drawn by ``seed``. A constant column has the one
@@ -133,7 +133,7 @@ class KBinsDiscretizer(VectorEstimator):
     edge (the last bin: as its left edge), as in Flink ML since FLINK-31029; a bin that still has
     none, since its edges are adjacent numbers or two centroids of ``kmeans`` are equal, is omitted.
 
-    >>> model = KBinsDiscretizer(strategy="uniform", num_bins=2).fit([[0.0], [4.0]])
+    >>> model = KBinsDiscretizerStage(strategy="uniform", num_bins=2).fit([[0.0], [4.0]])
     >>> model.transform([[1.0], [2.0], [9.0]]).tolist()
     [0.0, 1.0, 1.0]
     """
@@ -157,12 +157,12 @@ class KBinsDiscretizer(VectorEstimator):
             return aggregate(source, Extremes(), parallelism, config)
         return aggregate(source, _Sample(self.sub_samples, self.seed), parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
+    def _model_data(self, output: Any) -> Any:
         if self.strategy == "uniform":
-            pairs = zip(found["minVector"].tolist(), found["maxVector"].tolist(), strict=True)
+            pairs = zip(output["minVector"].tolist(), output["maxVector"].tolist(), strict=True)
             edges = [_uniform(low, high, self.num_bins) for low, high in pairs]
         else:
-            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in found.T]
+            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in output.T]
         return {"binEdges": edges}
 
 
@@ -251,12 +251,12 @@ def _kmeans_of_sorted(values: Floats, centres: Floats) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneHotEncoder(ColumnsEstimator):
+class OneHotEncoderStage(ColumnsEstimator):
     """Flink ML's one-hot encoder: values are integer indices from 0.
 
     With ``drop_last`` (the default) the largest index has no output of its own.
 
-    >>> OneHotEncoder(drop_last=False).fit([[0.0], [1.0]]).transform([[1.0]]).tolist()
+    >>> OneHotEncoderStage(drop_last=False).fit([[0.0], [1.0]]).transform([[1.0]]).tolist()
     [[0.0, 1.0]]
     """
 
@@ -275,7 +275,7 @@ class OneHotEncoder(ColumnsEstimator):
         invalid = ~((values >= 0) & (values == np.floor(values)))
         if invalid.any():
             raise TransformError(
-                f"OneHotEncoder: the value {values[invalid][0]} cannot be parsed as an index; "
+                f"OneHotEncoderStage: the value {values[invalid][0]} cannot be parsed as an index; "
                 "expected integers from 0"
             )
         return block
@@ -285,19 +285,19 @@ class OneHotEncoder(ColumnsEstimator):
     ) -> Callable[[Any], Any]:
         return aggregate(source, Extremes(), parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
-        return {"maxIndex": found["maxVector"]}
+    def _model_data(self, output: Any) -> Any:
+        return {"maxIndex": output["maxVector"]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interaction(Parameters):
+class InteractionStage(Parameters):
     """Flink ML's interaction: all products of one value of each column; stateless.
 
     Vectors of one column may have different sizes in different rows.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"a": [[1.0, 2.0], [2.0]], "b": [[3.0, 4.0], [5.0, 6.0]]})
-    >>> Interaction().set_input_cols("a", "b").transform(table)["output"].to_pylist()
+    >>> InteractionStage().set_input_cols("a", "b").transform(table)["output"].to_pylist()
     [[3.0, 4.0, 6.0, 8.0], [10.0, 12.0]]
     """
 
@@ -310,8 +310,8 @@ class Interaction(Parameters):
         A served feature has one width, so the vectors of a column must have one size here.
         """
         table, _ = self._table(X)
-        known = table.select(list(dict.fromkeys(self.input_cols))).drop_null()
-        sizes = [read_features(known, name).shape[1] for name in self.input_cols]
+        complete_rows = table.select(list(dict.fromkeys(self.input_cols))).drop_null()
+        sizes = [read_features(complete_rows, name).shape[1] for name in self.input_cols]
         return InteractionModel(
             {"sizes": sizes},
             rows=len(table),
@@ -331,11 +331,13 @@ class Interaction(Parameters):
 
     def _table(self, X: Any) -> Any:
         if not self.input_cols:
-            raise DefinitionError("Interaction: input_cols is empty; expected names of columns")
-        found = as_table(X)
-        if found is None:
-            raise TransformError(f"Interaction: got {type(X).__name__}; expected a table")
-        missing = [name for name in self.input_cols if name not in found[0].column_names]
+            raise DefinitionError(
+                "InteractionStage: input_cols is empty; expected names of columns"
+            )
+        converted = as_table(X)
+        if converted is None:
+            raise TransformError(f"InteractionStage: got {type(X).__name__}; expected a table")
+        missing = [name for name in self.input_cols if name not in converted[0].column_names]
         if missing:
             raise TransformError(f"the table has no column {missing[0]!r}")
-        return found
+        return converted

@@ -93,7 +93,7 @@ class Parameters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimator(Parameters, ABC):
+class IterativeEstimator(Parameters, ABC):
     """Parameters and ``fit``.
 
     A subclass names its ``model``, whose settings are the parameters of the same names.
@@ -138,10 +138,10 @@ class Estimator(Parameters, ABC):
         parallelism = checked_integer("parallelism", parallelism)
         blocks = self._blocks(rows, parallelism)
         start = self._start(rows, initial)
-        found = (executor or ReferenceExecutor()).run(
+        outputs = (executor or ReferenceExecutor()).run(
             self._program(_collection(blocks), start, parallelism, config or IterationConfig())
         )
-        return self._model(list(found[MODEL]), len(rows))
+        return self._model(list(outputs[MODEL]), len(rows))
 
     def program(
         self,
@@ -188,16 +188,16 @@ class Estimator(Parameters, ABC):
             raise DefinitionError(f"{type(self).__name__} does not start from an earlier model")
         return None
 
-    def _model(self, found: list[Any], rows: int) -> Any:
-        if len(found) != 1:
+    def _model(self, outputs: list[Any], rows: int) -> Any:
+        if len(outputs) != 1:
             raise TransformError(
-                f"{type(self).__name__}: the program returned {len(found)} models; expected one"
+                f"{type(self).__name__}: the program returned {len(outputs)} models; expected one"
             )
-        return self._new_model(self._model_data(found[0]), rows)
+        return self._new_model(self._model_data(outputs[0]), rows)
 
-    def _model_data(self, found: Any) -> Any:
+    def _model_data(self, output: Any) -> Any:
         """Return the model data from the record that the program outputs."""
-        return found
+        return output
 
     def _new_model(self, model_data: Any, rows: int) -> Model:
         settings = {n: getattr(self, n) for n in self.model.defaults if hasattr(self, n)}
@@ -205,7 +205,7 @@ class Estimator(Parameters, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorEstimator(Estimator):
+class VectorEstimator(IterativeEstimator):
     """An estimator on one column of vectors."""
 
     input_col: str | tuple[str, ...] = "input"
@@ -222,7 +222,7 @@ class VectorEstimator(Estimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionEstimator(Estimator):
+class PredictionEstimator(IterativeEstimator):
     """An estimator whose model predicts from a column of features."""
 
     features_col: str | tuple[str, ...] = "features"
@@ -248,7 +248,7 @@ class SupervisedEstimator(PredictionEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnsEstimator(Estimator):
+class ColumnsEstimator(IterativeEstimator):
     """An estimator on several columns of numbers."""
 
     input_cols: tuple[str, ...] = ()
@@ -258,15 +258,15 @@ class ColumnsEstimator(Estimator):
         super().__post_init__()
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
-        found = as_table(X)
-        if found is None:
+        converted = as_table(X)
+        if converted is None:
             return TrainingBlock(read_matrix(X))
         if not self.input_cols or len(self.input_cols) != len(self.output_cols):
             raise DefinitionError(
                 f"{type(self).__name__}: {len(self.input_cols)} input columns and "
                 f"{len(self.output_cols)} output columns; expected equal numbers, at least one"
             )
-        columns = [read_nullable(found[0], name) for name in self.input_cols]
+        columns = [read_nullable(converted[0], name) for name in self.input_cols]
         return TrainingBlock(np.column_stack(columns))
 
     def _names(self) -> tuple[str, ...] | None:
@@ -281,7 +281,7 @@ def _collection(blocks: list[TrainingBlock]) -> TrainingSource:
 class _ToBlock:
     """Converts a record batch to a block; a block is returned as it is."""
 
-    def __init__(self, estimator: Estimator) -> None:
+    def __init__(self, estimator: IterativeEstimator) -> None:
         self._estimator = estimator
 
     def map(self, value: Any) -> TrainingBlock:
@@ -309,8 +309,8 @@ def labelled(
 ) -> TrainingBlock:
     """Read rows from the columns (features, label, weight) of a table, or from arrays."""
     features_col, label_col, weight_col = columns
-    found = as_table(X)
-    if found is None:
+    converted = as_table(X)
+    if converted is None:
         features = read_matrix(X)
         labels, weights = (_per_row(values, len(features)) for values in (y, sample_weight))
         if labels is None and label_col is not None:
@@ -321,7 +321,7 @@ def labelled(
             f"a table has its labels in {label_col!r} and its weights in {weight_col!r}; "
             "pass y and sample_weight only with arrays"
         )
-    table = found[0]
+    table = converted[0]
     return TrainingBlock(
         read_features(table, features_col),
         None if label_col is None else read_numbers(table, label_col),
@@ -330,8 +330,8 @@ def labelled(
 
 
 def _vectors(X: Any, columns: str | Sequence[str]) -> Matrix:
-    found = as_table(X)
-    return read_matrix(X) if found is None else read_features(found[0], columns)
+    converted = as_table(X)
+    return read_matrix(X) if converted is None else read_features(converted[0], columns)
 
 
 def _per_row(values: Any, rows: int) -> Floats | None:

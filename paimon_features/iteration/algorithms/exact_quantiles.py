@@ -122,8 +122,8 @@ class _CountBelow(BlockKeeper):
         if not blocks:
             return []
         columns = np.concatenate([dense(block.features) for block in blocks]).T
-        known = [c[~np.isnan(c) & ~is_missing(c, self._missing)] for c in columns]
-        return [np.sort(column) for column in known]
+        present = [c[~np.isnan(c) & ~is_missing(c, self._missing)] for c in columns]
+        return [np.sort(column) for column in present]
 
 
 class _NarrowSearches(SubtaskCombiner):
@@ -142,7 +142,7 @@ class _NarrowSearches(SubtaskCombiner):
         else:
             searches = []
             for index, search in enumerate(state.value()):
-                counts = np.sum([each[index] for each in results], axis=0)
+                counts = np.sum([subtask_counts[index] for subtask_counts in results], axis=0)
                 searches.append(search.narrowed(counts.tolist()))
         state.update(searches)
         if all(search.low == search.high for search in searches):

@@ -88,8 +88,8 @@ class KMeans(PredictionEstimator):
             criteria=lambda _, centroids: centroids.flat_map(until),
         )
 
-    def _model_data(self, found: Any) -> Any:
-        centroids, weights = found
+    def _model_data(self, output: Any) -> Any:
+        centroids, weights = output
         return {"centroids": centroids, "weights": weights}
 
 

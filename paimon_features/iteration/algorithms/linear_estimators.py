@@ -67,8 +67,8 @@ class _LinearEstimator(SupervisedEstimator):
         )
         return descend(source, start, descent, parallelism, config)
 
-    def _model_data(self, found: Any) -> Any:
-        return {"coefficient": found}
+    def _model_data(self, output: Any) -> Any:
+        return {"coefficient": output}
 
 
 @dataclass(frozen=True, kw_only=True)

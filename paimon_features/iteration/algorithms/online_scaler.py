@@ -126,10 +126,14 @@ class TimedModelVersions(ModelVersions):
             If a row is later than the newest version by more than the allowed delay, or if there
             is no version.
         """
-        found = as_table(X)
-        if found is None or self._timestamp_col not in found[0].column_names or not len(self):
+        converted = as_table(X)
+        if (
+            converted is None
+            or self._timestamp_col not in converted[0].column_names
+            or not len(self)
+        ):
             return super().transform(X)
-        table, back = found
+        table, back = converted
         if not len(table):
             return super().transform(X)
         times = _times_of(table, self._timestamp_col)
@@ -184,8 +188,8 @@ class OnlineStandardScaler(OnlineEstimator, VectorEstimator):
         if size < 1:
             raise DefinitionError(f"OnlineStandardScaler: {self.windows}; expected 1 ms or more")
 
-    def _model(self, found: list[Any], rows: int) -> ModelVersions:
-        versions = super()._model(found, rows)
+    def _model(self, outputs: list[Any], rows: int) -> ModelVersions:
+        versions = super()._model(outputs, rows)
         if not isinstance(self.windows, EventTimeWindows):
             return versions
         return TimedModelVersions(versions, self.timestamp_col, self.max_allowed_model_delay_ms)
@@ -194,12 +198,12 @@ class OnlineStandardScaler(OnlineEstimator, VectorEstimator):
         rows = super()._rows(X, y, sample_weight)
         if not isinstance(self.windows, EventTimeWindows):
             return rows
-        found = as_table(X)
-        if found is None or self.timestamp_col not in found[0].column_names:
+        converted = as_table(X)
+        if converted is None or self.timestamp_col not in converted[0].column_names:
             raise TransformError(
                 f"OnlineStandardScaler: there is no column {self.timestamp_col!r} of times"
             )
-        return TrainingBlock(rows.features, times_ms=_times_of(found[0], self.timestamp_col))
+        return TrainingBlock(rows.features, times_ms=_times_of(converted[0], self.timestamp_col))
 
     def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
         if isinstance(self.windows, GlobalWindows):
@@ -293,19 +297,19 @@ class _ArrivalCutter:
 
     def cut(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
         """Return the rows of the first window once a row of a later one has arrived."""
-        found = self.windows.cut(blocks)
-        return None if found is None else (found[0], None)
+        window = self.windows.cut(blocks)
+        return None if window is None else (window[0], None)
 
     def at_end(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
         """Return all rows, which are of one window."""
-        found = self.windows.at_end(blocks)
-        return None if found is None else (found[0], None)
+        window = self.windows.at_end(blocks)
+        return None if window is None else (window[0], None)
 
 
 def _times(blocks: Sequence[TrainingBlock]) -> Ints:
     """Return the times of rows; one before the last (a clock was set back) as the last."""
-    known = [block.times_ms for block in blocks if block.times_ms is not None]
-    out: Ints = np.maximum.accumulate(np.concatenate(known)) if known else np.zeros(0, np.int64)
+    times = [block.times_ms for block in blocks if block.times_ms is not None]
+    out: Ints = np.maximum.accumulate(np.concatenate(times)) if times else np.zeros(0, np.int64)
     return out
 
 

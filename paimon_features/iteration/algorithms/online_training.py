@@ -25,7 +25,7 @@ from paimon_features.iteration import (
 )
 from paimon_features.iteration.algorithms.estimator import (
     MODEL,
-    Estimator,
+    IterativeEstimator,
     TrainingSource,
     to_its_subtask,
 )
@@ -120,7 +120,7 @@ class ModelVersions(Sequence[Model]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineEstimator(Estimator):
+class OnlineEstimator(IterativeEstimator):
     """An estimator whose program outputs the model data of each version."""
 
     version_name: ClassVar[str]
@@ -129,12 +129,12 @@ class OnlineEstimator(Estimator):
     def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
         return in_order(rows)
 
-    def _model(self, found: list[Any], rows: int) -> ModelVersions:
+    def _model(self, outputs: list[Any], rows: int) -> ModelVersions:
         # an engine may return versions in another order
-        ordered = sorted(found, key=lambda data: data[self.version_name])
-        known = self.model.data_names
+        ordered = sorted(outputs, key=lambda data: data[self.version_name])
+        names = self.model.data_names
         return ModelVersions(
-            [self._new_model({n: data[n] for n in known if n in data}, rows) for data in ordered]
+            [self._new_model({n: data[n] for n in names if n in data}, rows) for data in ordered]
         )
 
 
@@ -277,6 +277,6 @@ class _Combine:
             waiting.add(partial)
             return
         waiting.clear()
-        partials.sort(key=lambda each: each[0])
+        partials.sort(key=lambda entry: entry[0])
         _, _, state, end_ms = partials[0]
-        out.collect(self._online.combine(state, [each[1] for each in partials], end_ms))
+        out.collect(self._online.combine(state, [entry[1] for entry in partials], end_ms))

@@ -53,11 +53,11 @@ def finite(estimator: Any, rows: TrainingBlock) -> TrainingBlock:
             f"{name}: row {row} has {features[row, feature]} as feature {feature}; expected finite "
             "numbers, so impute or clip them first"
         )
-    for what, numbers in (("label", rows.labels), ("weight", rows.weights)):
+    for kind, numbers in (("label", rows.labels), ("weight", rows.weights)):
         if numbers is not None and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
             raise TransformError(
-                f"{name}: row {row} has the {what} {numbers[row]}; expected finite numbers"
+                f"{name}: row {row} has the {kind} {numbers[row]}; expected finite numbers"
             )
     if rows.weights is not None and (rows.weights < 0).any():
         row = int(np.flatnonzero(rows.weights < 0)[0])

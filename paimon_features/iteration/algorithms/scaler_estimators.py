@@ -82,10 +82,10 @@ class LargestMagnitude:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandardScaler(VectorEstimator):
+class StandardScalerStage(VectorEstimator):
     """Flink ML's standard scaler: ``with_mean`` subtracts, ``with_std`` divides (ddof 1).
 
-    >>> model = StandardScaler(with_mean=True).fit([[1.0], [3.0], [5.0]])
+    >>> model = StandardScalerStage(with_mean=True).fit([[1.0], [3.0], [5.0]])
     >>> model.transform([[7.0]]).tolist()
     [2.0]
     """
@@ -102,10 +102,10 @@ class StandardScaler(VectorEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinMaxScaler(VectorEstimator):
+class MinMaxScalerStage(VectorEstimator):
     """Flink ML's min-max scaler: maps each column to ``[min, max]``.
 
-    >>> MinMaxScaler().fit([[0.0], [200.0]]).transform([[50.0]]).tolist()
+    >>> MinMaxScalerStage().fit([[0.0], [200.0]]).transform([[50.0]]).tolist()
     [0.25]
     """
 
@@ -126,10 +126,10 @@ class MinMaxScaler(VectorEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxAbsScaler(VectorEstimator):
+class MaxAbsScalerStage(VectorEstimator):
     """Flink ML's max-abs scaler: divides by the maximum absolute value; keeps sparse vectors.
 
-    >>> MaxAbsScaler().fit([[-4.0], [2.0]]).transform([[1.0]]).tolist()
+    >>> MaxAbsScalerStage().fit([[-4.0], [2.0]]).transform([[1.0]]).tolist()
     [0.25]
     """
 
@@ -142,13 +142,13 @@ class MaxAbsScaler(VectorEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustScaler(VectorEstimator):
+class RobustScalerStage(VectorEstimator):
     """Flink ML's robust scaler: median and range between the quantiles ``lower`` and ``upper``.
 
     NaN is skipped. Quantiles are elements of the data, at rank ``ceil(q n)``, not interpolated,
     and exact: they satisfy any ``relative_error``, which bounds the error in Flink ML.
 
-    >>> model = RobustScaler().fit([[float(v)] for v in range(9)])
+    >>> model = RobustScalerStage().fit([[float(v)] for v in range(9)])
     >>> model.transform([[3.0]]).tolist()
     [0.75]
     """
@@ -173,5 +173,5 @@ class RobustScaler(VectorEstimator):
         return quantiles(source, shares, _medians_and_ranges, parallelism, config)
 
 
-def _medians_and_ranges(found: Floats) -> dict[str, Any]:
-    return {"medians": found[:, 0], "ranges": found[:, 2] - found[:, 1]}
+def _medians_and_ranges(quantiles: Floats) -> dict[str, Any]:
+    return {"medians": quantiles[:, 0], "ranges": quantiles[:, 2] - quantiles[:, 1]}

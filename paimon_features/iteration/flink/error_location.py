@@ -39,10 +39,10 @@ def errors_located() -> Iterator[None]:
 def _place(error: Exception) -> str:
     """Return the innermost line of user code, otherwise the innermost line."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
+    user_frames = [
         frame
         for frame in frames
         if not frame.filename.startswith(_RUNTIME) and not frame.filename.startswith(_INSTALLED)
     ]
-    frame = (own or frames)[-1]
+    frame = (user_frames or frames)[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"

@@ -57,11 +57,11 @@ class ThreadModeProbe(KeyedProcessFunction):
         self._state = FlinkStateBackend(runtime_context, MemoryLimits())
 
     def process_element(self, value: bytes, ctx: Any) -> Any:
-        found = [self._state.get(_ENTRY)]
+        values = [self._state.get(_ENTRY)]
         self._state.put(_ENTRY, value)
-        found.append(self._state.get(_ENTRY))
-        if found != [None, KICK]:
-            raise JobError(f"a Flink state returned {found!r}, expected {[None, KICK]!r}")
+        values.append(self._state.get(_ENTRY))
+        if values != [None, KICK]:
+            raise JobError(f"a Flink state returned {values!r}, expected {[None, KICK]!r}")
         yield "passed"
 
 

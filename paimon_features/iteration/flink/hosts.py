@@ -357,8 +357,8 @@ class StreamFeed(ProcessFunction):
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Row]:
         self._next = (self._next + 1) % len(self._keys)
         data = pack(SourceRecords(self._node, [value]))
-        what = "iteration: a record of job.from_stream"
-        yield Row(self._keys[self._next], self._memory.checked(data, what))
+        description = "iteration: a record of job.from_stream"
+        yield Row(self._keys[self._next], self._memory.checked(data, description))
 
 
 class StreamEnd(KeyedProcessFunction):

@@ -33,8 +33,8 @@ class FlinkStateBackend:
         }
 
     def get(self, key: Key) -> Any:
-        found = self._maps[key[0]].get(_name(key))
-        return None if found is None else pickle.loads(found)[1]
+        pickled = self._maps[key[0]].get(_name(key))
+        return None if pickled is None else pickle.loads(pickled)[1]
 
     def put(self, key: Key, value: Any) -> None:
         # a byte array as a key would be hashed by identity on the heap, hence a string; as that
@@ -48,7 +48,7 @@ class FlinkStateBackend:
         self._maps[key[0]].remove(_name(key))
 
     def scan(self, family: str) -> Iterator[tuple[Key, Any]]:
-        return iter([pickle.loads(found) for found in self._maps[family].values() or ()])
+        return iter([pickle.loads(pickled) for pickled in self._maps[family].values() or ()])
 
 
 def _name(key: Any) -> str:

@@ -48,10 +48,10 @@ class TaskManagerMemory:
             jvm: Any = get_gateway().jvm
             heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
             return cls(heap, off_heap=heap)  # Java's default for direct memory
-        found = FlinkRest(target).task_managers().values()
-        if not found:
+        managers = FlinkRest(target).task_managers().values()
+        if not managers:
             return cls()
-        return cls(min(m.heap for m in found), len(found), min(m.off_heap for m in found))
+        return cls(min(m.heap for m in managers), len(managers), min(m.off_heap for m in managers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ class FileOutput:
             .with_output_file_config(OutputFileConfig.builder().build())
             .build()
         )
-        made = lines.sink_to(sink).name(f"files {self.folder.name}").uid(uid)
-        made.set_parallelism(parallelism)
+        file_sink = lines.sink_to(sink).name(f"files {self.folder.name}").uid(uid)
+        file_sink.set_parallelism(parallelism)
 
     def read(self) -> list[Any]:
         """Return all committed values."""
@@ -64,12 +64,12 @@ class FileOutput:
         # names with a leading dot are in progress, pending, or left over from a failed attempt
         if not self.folder.is_dir():
             return []
-        found = (
+        files = (
             path
             for path in self.folder.rglob("*")
             if path.is_file() and not path.name.startswith(".")
         )
-        return sorted(found, key=_in_order)
+        return sorted(files, key=_in_order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,15 +328,15 @@ def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> s
 
     tails = [*control.tails, *([control.criteria] if control.criteria else [])]
     if state == "ending":
-        members, what = [*control.heads, *tails, *control.outputs], "the end"
+        members, awaited = [*control.heads, *tails, *control.outputs], "the end"
         lacking = missing(members, lambda kind, _: kind == ENDED)
     elif epoch is None:
-        members, what = list(control.heads), "the end of the initial variables"
+        members, awaited = list(control.heads), "the end of the initial variables"
         lacking = missing(members, lambda kind, _: kind >= INIT_ENDED)
     else:
-        members, what = tails, f"the end of epoch {epoch}"
+        members, awaited = tails, f"the end of epoch {epoch}"
         lacking = missing(
             members,
             lambda kind, closed: kind == ENDED or (kind == ROUND_CLOSED and closed > epoch),
         )
-    return f"{about} ({state}, epoch {epoch}) waits for {what} from: {lacking or 'none'}"
+    return f"{about} ({state}, epoch {epoch}) waits for {awaited} from: {lacking or 'none'}"

@@ -47,16 +47,16 @@ def source_messages(
     )
     if source.bounded:
         messages += [(key, pack(SourceRecords(node.id, [], ended=True))) for key in keys]
-    what = f"iteration: {FEED_VALUES} values of the collection {node.name!r}"
-    return [(key, memory.checked(data, what)) for key, data in messages]
+    description = f"iteration: {FEED_VALUES} values of the collection {node.name!r}"
+    return [(key, memory.checked(data, description)) for key, data in messages]
 
 
 def _values(source: CollectionSource, node: int, keys: Sequence[int]) -> list[tuple[int, bytes]]:
     messages = []
     for subtask, key in enumerate(keys):
-        own = source.values[subtask :: len(keys)]
-        for at in range(0, len(own), FEED_VALUES):
-            feed = SourceRecords(node, list(own[at : at + FEED_VALUES]))
+        values = source.values[subtask :: len(keys)]
+        for at in range(0, len(values), FEED_VALUES):
+            feed = SourceRecords(node, list(values[at : at + FEED_VALUES]))
             # cloudpickle, as classes may be shipped by value; pickle would refer to them by name
             messages.append((key, cloudpickle.dumps(feed, protocol=5)))
     return messages

@@ -220,16 +220,16 @@ def _to_row(field: pa.Field) -> list[tuple[str, TypeInformation]]:
     arrays are not supported there, so that an additional field marks them."""
     from pyflink.common import Types
 
-    own = [(field.name, _python_type(field.type))]
-    return [*own, (_null_name(field), Types.BOOLEAN())] if _is_list(field.type) else own
+    fields = [(field.name, _python_type(field.type))]
+    return [*fields, (_null_name(field), Types.BOOLEAN())] if _is_list(field.type) else fields
 
 
 def _from_row(field: pa.Field) -> str:
     """Return the Flink SQL expression that restores the column."""
-    own = f"CAST({quote(field.name)} AS {_flink_type(field.type)})"
+    expression = f"CAST({quote(field.name)} AS {_flink_type(field.type)})"
     if _is_list(field.type):
-        own = f"CASE WHEN {quote(_null_name(field))} THEN NULL ELSE {own} END"
-    return f"{own} AS {quote(field.name)}"
+        expression = f"CASE WHEN {quote(_null_name(field))} THEN NULL ELSE {expression} END"
+    return f"{expression} AS {quote(field.name)}"
 
 
 def _null_name(field: pa.Field) -> str:

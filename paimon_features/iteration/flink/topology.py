@@ -192,15 +192,15 @@ class Topology:
         )
         keys = subtask_keys(stage.parallelism)
         host = StageHost(cloudpickle.dumps(stage), keys, addresses, self._wires, self._memory)
-        made = keyed_union(self._inputs[stage.id]).process(host, message_type()).name(stage.name)
+        stream = keyed_union(self._inputs[stage.id]).process(host, message_type()).name(stage.name)
         replays = any(node.kind is NodeKind.REPLAY for node in stage.nodes)
         self._configure(
-            made, f"stage-{stage.id}", stage.parallelism, REPLAY_CACHES if replays else {}
+            stream, f"stage-{stage.id}", stage.parallelism, REPLAY_CACHES if replays else {}
         )
-        self._connect(made, addresses)
+        self._connect(stream, addresses)
         for node in stage.nodes:
             if node.kind is NodeKind.RESULT:
-                lines = made._j_data_stream.getSideOutput(
+                lines = stream._j_data_stream.getSideOutput(
                     result_tag(node.index).get_java_output_tag()
                 )
                 uid = f"sink-{node.index}"
@@ -242,12 +242,12 @@ class Topology:
         )
         field = kind.getDeclaredField("config")
         field.setAccessible(True)
-        own = self._jvm.org.apache.flink.configuration.Configuration(field.get(operator))
-        own.setString("python.fn-execution.bundle.size", str(bundles.size))
-        own.setString("python.fn-execution.bundle.time", str(bundles.time_ms))
+        config = self._jvm.org.apache.flink.configuration.Configuration(field.get(operator))
+        config.setString("python.fn-execution.bundle.size", str(bundles.size))
+        config.setString("python.fn-execution.bundle.time", str(bundles.time_ms))
         for name, value in options.items():
-            own.setString(name, value)
-        field.set(operator, own)
+            config.setString(name, value)
+        field.set(operator, config)
 
 
 def _ticks(control: ControlPlan) -> str:
@@ -289,13 +289,13 @@ def restarting_sources(stream: DataStream) -> list[str]:
     from pyflink.util.java_utils import is_instance_of
 
     java = get_gateway().jvm.org.apache.flink.streaming.api
-    found = []
+    names = []
     for step in stream._j_data_stream.getTransformation().getTransitivePredecessors():
         if is_instance_of(step, java.transformations.LegacySourceTransformation):
             function = step.getOperator().getUserFunction()
             if not is_instance_of(function, java.checkpoint.CheckpointedFunction):
-                found.append(str(step.getName()))
-    return found
+                names.append(str(step.getName()))
+    return names
 
 
 def message_source(

@@ -39,8 +39,8 @@ class FunctionContext:
         self.epoch = NONE
         self.current: Any = NO_KEY
         self._scope = scope
-        own = self._own
-        self.state = NamedStates(cache, own, self._of_key if keyed else own)
+        operator_key = self._own
+        self.state = NamedStates(cache, operator_key, self._of_key if keyed else operator_key)
         self._timers = TimerService(MapState(cache, lambda: (*scope, "t")), lambda: self.current)
 
     @property

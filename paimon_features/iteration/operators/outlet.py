@@ -97,8 +97,8 @@ def _one_subtask(route: StageRoute) -> Callable[[list[Any]], list[Any] | None]:
     def keys_of(values: list[Any]) -> list[Any] | None:
         keys = list(map(key, values))
         if route.keyed:
-            for each in keys:
-                canonical_key(each)
+            for record_key in keys:
+                canonical_key(record_key)
             return keys
         if partitioner is not None:
             subtasks_of(keys, partitioner, route.target_parallelism)

@@ -52,9 +52,9 @@ class FunctionOperator:
         self._call("close")
 
     def _call(self, method: str, *args: Any) -> None:
-        found = getattr(self.function, method, None)
-        if found is not None:
-            found(*args)
+        callback = getattr(self.function, method, None)
+        if callback is not None:
+            callback(*args)
 
     def _callable(self, *methods: str) -> Callable[..., Any]:
         """Return the function's method, or the function itself if it is a plain callable."""
@@ -64,10 +64,10 @@ class FunctionOperator:
 def bound(function: Any, *methods: str) -> Callable[..., Any]:
     """Return the first of the methods that exists, otherwise the object if it is callable."""
     for method in methods:
-        found = getattr(function, method, None)
-        if callable(found):
+        callback = getattr(function, method, None)
+        if callable(callback):
             check_instance(function)
-            return found  # type: ignore[no-any-return]
+            return callback  # type: ignore[no-any-return]
     if callable(function):
         return function  # type: ignore[no-any-return]
     raise DefinitionError(

@@ -92,13 +92,13 @@ class ReplayState(NodeState):
     """Their pickled bytes."""
 
     def pack(self) -> Any:
-        own = self.decided, self.emitted, self.terminated, self.entries, self.size
-        return own, self.channels
+        progress = self.decided, self.emitted, self.terminated, self.entries, self.size
+        return progress, self.channels
 
     @classmethod
     def unpack(cls, packed: Any) -> Self:
-        own, channels = packed
-        return cls(channels, *own)
+        progress, channels = packed
+        return cls(channels, *progress)
 
 
 @dataclass(frozen=True, slots=True)

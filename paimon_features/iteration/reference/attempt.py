@@ -149,8 +149,8 @@ class Attempt:
         choices += [(self._trigger, actor) for actor in self._triggers]
         if not choices:
             return False
-        act, what = self._draw.choice(choices)
-        act(what)
+        act, argument = self._draw.choice(choices)
+        act(argument)
         return True
 
     def _step_in_order(self) -> bool:

@@ -72,8 +72,8 @@ class MemoryWire:
             if self._shared.generation != self._generation:
                 # the task of an old attempt that has not been cancelled yet
                 raise JobError("iteration: the wire in memory belongs to a newer attempt")
-            found, self._shared.notices = self._shared.notices, []
-            return found
+            notices, self._shared.notices = self._shared.notices, []
+            return notices
 
     def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
         raise AssertionError("every notice of this wire has its payload")
@@ -89,11 +89,11 @@ class MemoryWire:
         """Return the last reported status."""
         if self._status_file is not None:
             try:
-                found = json.loads(self._status_file.read_text("utf-8"))
+                status = json.loads(self._status_file.read_text("utf-8"))
             except FileNotFoundError:
                 return {}
-            assert isinstance(found, dict)
-            return found
+            assert isinstance(status, dict)
+            return status
         with self._shared.changed:
             return dict(self._shared.status)
 

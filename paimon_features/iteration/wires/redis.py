@@ -110,8 +110,8 @@ class RedisWire:
             if self._read_since_trim:
                 pipe.xtrim(stream, minid=self._position, approximate=False)
             pipe.xread({stream: self._position}, count=_READ, block=block)
-            owner, *_, found = pipe.execute()
-        entries = found[0][1] if found else []
+            owner, *_, messages = pipe.execute()
+        entries = messages[0][1] if messages else []
         self._read_since_trim = bool(entries)
         if entries:
             self._position = entries[-1][0]
@@ -119,11 +119,14 @@ class RedisWire:
             raise self._lost("has lost its data")
         if self._number(owner) != self._generation:
             raise self._lost("belongs to a newer attempt")
-        context, what = stream.encode(), f"iteration: a message of the Redis wire {self._where}"
+        context, description = (
+            stream.encode(),
+            f"iteration: a message of the Redis wire {self._where}",
+        )
         return [
             notice
             for _, fields in entries
-            for notice in self._read(self._seal.open(context, fields.get(b"d", b""), what))
+            for notice in self._read(self._seal.open(context, fields.get(b"d", b""), description))
         ]
 
     def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
@@ -136,17 +139,17 @@ class RedisWire:
                     pipe.hdel(payloads, field)
                     payload = pipe.execute()[0]
             else:
-                taken = f"{field}:taken"
+                counter = f"{field}:taken"
                 with self._client.pipeline() as pipe:
                     pipe.hget(payloads, field)
-                    pipe.hincrby(payloads, taken, 1)
+                    pipe.hincrby(payloads, counter, 1)
                     payload, count = pipe.execute()
                 if count == readers:
-                    self._client.hdel(payloads, field, taken)
+                    self._client.hdel(payloads, field, counter)
         if payload is None:
             raise self._lost(f"has lost the records {notice.seq} of {notice.node}")
-        what = f"iteration: a payload of the Redis wire {self._where}"
-        return self._seal.open(f"{payloads}:{field}".encode(), payload, what)
+        description = f"iteration: a payload of the Redis wire {self._where}"
+        return self._seal.open(f"{payloads}:{field}".encode(), payload, description)
 
     def report(self, status: Mapping[str, Any]) -> None:
         key = self._prefix + "status"
@@ -159,9 +162,9 @@ class RedisWire:
     def status(self) -> dict[str, Any]:
         """Return the last reported status."""
         with self._errors("reads the status"):
-            found = self._client.hgetall(self._prefix + "status")
+            fields = self._client.hgetall(self._prefix + "status")
         try:
-            return {name.decode(): json.loads(value) for name, value in found.items()}
+            return {name.decode(): json.loads(value) for name, value in fields.items()}
         except (ValueError, RecursionError) as error:
             raise JobError(
                 f"iteration: the Redis wire {self._where} has a status that no job has written "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,11 +120,25 @@ def _median_gap(profile: InputProfile, keys: Sequence[InputColumnProfile]) -> fl
 
 def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
     """Return the text of features.py."""
-    typed = [c for c in profile.columns if c.type is not None]
-    width = max(len(c.name) for c in typed)
     source = _variable(proposal.source, "source")
     entity = _variable(proposal.entity, "entity", source)
     lines = [
+        *_heading_lines(profile),
+        *_source_lines(profile, proposal, source),
+        *_entity_lines(proposal, entity),
+        *_view_lines(profile, proposal, source, entity),
+    ]
+    if proposal.keys:
+        lines += [
+            "# A service is what one model reads, in the order of its inputs.",
+            f"service = pf.FeatureService({python_literal(f'{proposal.source}_v1')}, [view])",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _heading_lines(profile: InputProfile) -> list[str]:
+    return [
         f'"""First features of {docstring_line(profile.path.name[:60])}: a proposal of '
         "`paimon-features init --from`.",
         "",
@@ -134,80 +148,83 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
         "",
         "import paimon_features as pf",
         "",
-        "# An event source is a typed log that only grows. Columns that no feature needs may go.",
-        f"{source} = pf.EventSource(",
-        f"    {python_literal(proposal.source)},",
-        "    schema={",
     ]
-    for c in typed:
-        comment = f"  # {_about(c, profile)}"
-        key = f"{python_literal(c.name)}:".ljust(width + 3)
-        lines.append(f"        {key} pf.{c.type!r},{comment}".rstrip())
-    lines += [
-        "    },",
-        f"    event_time={python_literal(profile.event_time.name)},  # UTC milliseconds",
-    ]
-    ids = profile.of_role("event id")
-    if ids:
-        lines.append(
-            f"    # {_shown(ids[0].name)} is different in each row. If a sender may repeat events, "
+
+
+def _source_lines(profile: InputProfile, proposal: Proposal, variable: str) -> Iterator[str]:
+    yield "# An event source is a typed log that only grows. Columns that no feature needs may go."
+    yield f"{variable} = pf.EventSource("
+    yield f"    {python_literal(proposal.source)},"
+    yield "    schema={"
+    typed = [column for column in profile.columns if column.type is not None]
+    width = max(len(column.name) for column in typed)
+    for column in typed:
+        key = f"{python_literal(column.name)}:".ljust(width + 3)
+        yield f"        {key} pf.{column.type!r},  # {_about(column, profile)}".rstrip()
+    yield "    },"
+    yield f"    event_time={python_literal(profile.event_time.name)},  # UTC milliseconds"
+    for column in profile.of_role("event id")[:1]:
+        yield (
+            f"    # {_shown(column.name)} is different in each row. If a sender may repeat events, "
             "this counts each once:"
         )
-        lines.append(f'    # event_id={python_literal(ids[0].name)}, dedup_horizon="1d",')
-    lines += [")", ""]
-    skipped = [c for c in profile.columns if c.type is None]
-    for c in skipped:
-        lines.append(
-            f"# Not a column of the source: {_shown(c.field)}: {_shown('; '.join(c.notes), 300)}"
-        )
-    lines += ["# An entity is what features are about, by its keys."]
+        yield f'    # event_id={python_literal(column.name)}, dedup_horizon="1d",'
+    yield ")"
+    yield ""
+    for column in profile.columns:
+        if column.type is None:
+            notes = _shown("; ".join(column.notes), 300)
+            yield f"# Not a column of the source: {_shown(column.field)}: {notes}"
+
+
+def _entity_lines(proposal: Proposal, variable: str) -> Iterator[str]:
+    yield "# An entity is what features are about, by its keys."
     if proposal.others:
-        lines.append("# Other columns that could be keys:")
-        lines += [f"#   {_shown(c.name)}, {c.distinct:,} values" for c in proposal.others]
-    keys = ", ".join(f"{python_literal(c.name)}: pf.{c.type!r}" for c in proposal.keys)
-    lines += [f"{entity} = pf.Entity({python_literal(proposal.entity)}, keys={{{keys}}})", ""]
-    windows, long = python_literal(proposal.windows), python_literal(proposal.windows[-1:])
-    lines += [
-        f"# Windows for events of {_span(profile)}; more windows of the same sums cost little.",
-        "view = pf.FeatureView(",
-        f"    {python_literal(proposal.view)},",
-        f"    source={source},",
-        f"    entity={entity},",
-        f'    tile="{proposal.tile}",  # the lake keeps sums per tile; a window merges tiles',
-        *([] if proposal.keys else ["    buckets=1,"]),
-        "    features=[",
-        f"        pf.Count(windows={windows}),",
-    ]
-    for c in proposal.measures:
+        yield "# Other columns that could be keys:"
+    for column in proposal.others:
+        yield f"#   {_shown(column.name)}, {column.distinct:,} values"
+    keys = ", ".join(f"{python_literal(key.name)}: pf.{key.type!r}" for key in proposal.keys)
+    yield f"{variable} = pf.Entity({python_literal(proposal.entity)}, keys={{{keys}}})"
+    yield ""
+
+
+def _view_lines(
+    profile: InputProfile, proposal: Proposal, source: str, entity: str
+) -> Iterator[str]:
+    yield f"# Windows for events of {_span(profile)}; more windows of the same sums cost little."
+    yield "view = pf.FeatureView("
+    yield f"    {python_literal(proposal.view)},"
+    yield f"    source={source},"
+    yield f"    entity={entity},"
+    yield f'    tile="{proposal.tile}",  # the lake keeps sums per tile; a window merges tiles'
+    if not proposal.keys:
+        yield "    buckets=1,"
+    yield "    features=["
+    for line in _feature_lines(proposal):
+        yield f"        {line}"
+    yield "    ],"
+    yield ")"
+    yield ""
+
+
+def _feature_lines(proposal: Proposal) -> Iterator[str]:
+    windows = python_literal(proposal.windows)
+    longest = python_literal(proposal.windows[-1:])
+    yield f"pf.Count(windows={windows}),"
+    for column in proposal.measures:
         scale = ""
-        if c.type is not None and c.type.is_float and c.decimals is not None:
-            scale = f", scale={c.decimals}"
-            note = f"        # values have {c.decimals} decimals: with scale= sums are exact"
-            lines.append(note)
-        name = python_literal(c.name)
-        lines.append(f"        pf.Sum({name}, windows={windows}{scale}),")
-        lines.append(f"        pf.Mean({name}, windows={long}{scale}),")
-        lines.append(f"        pf.Max({name}, windows={long}),")
+        if column.type is not None and column.type.is_float and column.decimals is not None:
+            scale = f", scale={column.decimals}"
+            yield f"# values have {column.decimals} decimals: with scale= sums are exact"
+        name = python_literal(column.name)
+        yield f"pf.Sum({name}, windows={windows}{scale}),"
+        yield f"pf.Mean({name}, windows={longest}{scale}),"
+        yield f"pf.Max({name}, windows={longest}),"
     if proposal.category is not None:
-        name = python_literal(proposal.category.name)
-        lines.append(f"        pf.Last({name}, windows={long}),")
-    distinct = [c for c in proposal.others if c.role in ("key", "event id")][:1]
-    for c in distinct:
-        name = python_literal(c.name)
-        lines.append(f"        pf.ApproxCountDistinct({name}, windows={long}),")
-    lines += [
-        f"        pf.TimeSinceLast(windows={long}),",
-        "    ],",
-        ")",
-        "",
-    ]
-    if proposal.keys:
-        lines += [
-            "# A service is what one model reads, in the order of its inputs.",
-            f"service = pf.FeatureService({python_literal(f'{proposal.source}_v1')}, [view])",
-            "",
-        ]
-    return "\n".join(lines)
+        yield f"pf.Last({python_literal(proposal.category.name)}, windows={longest}),"
+    for column in [c for c in proposal.others if c.role in ("key", "event id")][:1]:
+        yield f"pf.ApproxCountDistinct({python_literal(column.name)}, windows={longest}),"
+    yield f"pf.TimeSinceLast(windows={longest}),"
 
 
 def _variable(name: str, kind: str, *taken: str) -> str:

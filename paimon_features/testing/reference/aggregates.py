@@ -264,14 +264,14 @@ def _(aggregate: agg.DecayedMean, window: WindowEvents) -> Any:
 def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: WindowEvents) -> Any:
     column, tie, newest = aggregate.column, aggregate.tie, aggregate.newest
     assert column is not None
-    found = []
+    ranked = []
     for row in window.rows:
         if row[column] is None:
             continue
         rank = () if tie is None else sort_key(row[tie], null_last=not newest)
-        found.append(((row[window.event_time], rank, sort_key(row[column])), row[column]))
-    found.sort(key=lambda pair: pair[0], reverse=newest)
-    values = [plain(value) for _, value in found]
+        ranked.append(((row[window.event_time], rank, sort_key(row[column])), row[column]))
+    ranked.sort(key=lambda pair: pair[0], reverse=newest)
+    values = [plain(value) for _, value in ranked]
     if isinstance(aggregate, agg.FirstN | agg.LastN):
         return values[: aggregate.n] or None
     return values[0] if values else None
@@ -282,13 +282,13 @@ def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: WindowEv
 def _(aggregate: agg.TopK | agg.BottomK, window: WindowEvents) -> Any:
     column, by = aggregate.column, aggregate.by
     assert column is not None
-    found = [
+    ranked = [
         ((0 if by is None else sort_key(row[by]), sort_key(row[column])), row[column])
         for row in window.rows
         if row[column] is not None and (by is None or row[by] is not None)
     ]
-    found.sort(key=lambda pair: pair[0], reverse=isinstance(aggregate, agg.TopK))
-    return [plain(value) for _, value in found[: aggregate.n]] or None
+    ranked.sort(key=lambda pair: pair[0], reverse=isinstance(aggregate, agg.TopK))
+    return [plain(value) for _, value in ranked[: aggregate.n]] or None
 
 
 def sort_key(value: Any, null_last: bool = False) -> tuple[bool, Any]:
@@ -315,11 +315,13 @@ def text_of(value: Any) -> str:
 
 @reference_value.register
 def _(aggregate: agg.CountBy, window: WindowEvents) -> Any:
-    found = Counter(map(text_of, window.values(aggregate.column)))
+    occurrences = Counter(map(text_of, window.values(aggregate.column)))
     declared = [text_of(value) for value in aggregate.values]
-    counts = [(name, found[name]) for name in declared]
+    counts = [(name, occurrences[name]) for name in declared]
     if aggregate.other is not None:
-        counts.append((aggregate.other, found.total() - sum(found[name] for name in declared)))
+        counts.append(
+            (aggregate.other, occurrences.total() - sum(occurrences[name] for name in declared))
+        )
     return counts
 
 
@@ -342,8 +344,8 @@ def _(aggregate: agg.SumBy, window: WindowEvents) -> Any:
 
 @reference_value.register
 def _(aggregate: agg.TopCategories, window: WindowEvents) -> Any:
-    found = Counter(map(text_of, window.values(aggregate.column)))
-    ranked = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
+    occurrences = Counter(map(text_of, window.values(aggregate.column)))
+    ranked = sorted(occurrences.items(), key=lambda pair: (-pair[1], pair[0]))
     return ranked[: aggregate.n] or None
 
 

@@ -25,7 +25,7 @@ def missing(value: Any) -> bool:
 def place(value: Any, among: Row) -> int:
     """Return where a value is among categories, -1 where it is not; null and NaN are None."""
     value = None if missing(value) else value
-    return next((i for i, each in enumerate(among) if each == value), -1)
+    return next((i for i, category in enumerate(among) if category == value), -1)
 
 
 def one_hot(params: Mapping[str, Any], row: Row) -> Made:
@@ -84,16 +84,16 @@ def hashing(params: Mapping[str, Any], row: Row) -> Made:
     for value in row:
         vector = [0.0] * size
         index: float | None = None
-        for each in value if isinstance(value, list) else [value]:
-            if missing(each):
+        for category in value if isinstance(value, list) else [value]:
+            if missing(category):
                 continue
-            if isinstance(each, float) and not each.is_integer():
+            if isinstance(category, float) and not category.is_integer():
                 failed = True
                 continue
-            if isinstance(each, bool):
-                text = "true" if each else "false"
+            if isinstance(category, bool):
+                text = "true" if category else "false"
             else:
-                text = each if isinstance(each, str) else str(int(each))
+                text = category if isinstance(category, str) else str(int(category))
             number = hash_text(text)
             index = float(abs(number) % size)
             vector[abs(number) % size] += -1.0 if number < 0 and params["alternate_sign"] else 1.0
@@ -116,8 +116,8 @@ def target(params: Mapping[str, Any], row: Row) -> Made:
             if at < 0:
                 out.append(mean)
                 continue
-            own = _moments(params["targets"][index][at], classes, label)
-            out.append(smoothed(*own, mean, variance, params["smooth"]))
+            moments = _moments(params["targets"][index][at], classes, label)
+            out.append(smoothed(*moments, mean, variance, params["smooth"]))
     return out, False
 
 
@@ -140,10 +140,10 @@ def smoothed(
 ) -> float:
     """Return the mean of a category, drawn to that of all."""
     if isinstance(smooth, str):
-        own = variance * count
-        if not count or not own + apart / count:
+        weight = variance * count
+        if not count or not weight + apart / count:
             return mean
-        share = own / (own + apart / count)
+        share = weight / (weight + apart / count)
         return share * (total / count) + (1 - share) * mean
     return (total + smooth * mean) / (count + smooth) if count + smooth else mean
 
@@ -153,11 +153,11 @@ def mean_of(category: Any, others: Sequence[tuple[Any, float]], smooth: Smooth) 
     if not others:
         return None
     mean, apart = _spread([Fraction(y) for _, y in others])
-    own = [Fraction(y) for other, y in others if other == category]
-    if not own:
+    targets = [Fraction(y) for other, y in others if other == category]
+    if not targets:
         return float(mean)
     return smoothed(
-        len(own), float(sum(own)), float(_spread(own)[1]), float(mean),
+        len(targets), float(sum(targets)), float(_spread(targets)[1]), float(mean),
         float(apart / len(others)), smooth,
     )  # fmt: skip
 
@@ -178,6 +178,6 @@ def of_the_past(
     out = []
     for category, now in zip(categories, times, strict=True):
         rows = zip(categories, targets, times, strict=True)
-        known = [(c, y) for c, y, t in rows if y is not None and t < now and t + delay_ms <= now]
-        out.append(mean_of(category, known, smooth))
+        earlier = [(c, y) for c, y, t in rows if y is not None and t < now and t + delay_ms <= now]
+        out.append(mean_of(category, earlier, smooth))
     return out

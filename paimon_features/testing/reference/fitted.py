@@ -49,8 +49,8 @@ def _min_max(params: Mapping[str, Any], index: int, value: float) -> float:
         return math.nan
     start, end = params["feature_range"]
     scale = (end - start) / (1.0 if high - low < 10 * 2.0**-52 else high - low)
-    made = float(value * scale + (start - low * scale))
-    return made if math.isnan(made) or not params.get("clip") else min(max(made, start), end)
+    scaled = float(value * scale + (start - low * scale))
+    return scaled if math.isnan(scaled) or not params.get("clip") else min(max(scaled, start), end)
 
 
 def _pipeline(params: Mapping[str, Any], row: Row) -> Made:
@@ -66,8 +66,8 @@ def _branches(params: Mapping[str, Any], row: Row) -> Made:
     out: list[Any] = []
     failed = False
     for branch in params["branches"]:
-        made, refused = row_of(branch["transformer"], [row[i] for i in branch["columns"]])
-        out += made
+        values, refused = row_of(branch["transformer"], [row[i] for i in branch["columns"]])
+        out += values
         failed = failed or refused
     return out, failed
 

@@ -48,7 +48,7 @@ def plain_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Python values of a column, None for null, times and dates as integers."""
     column = Column.from_arrow(array)
     pairs = zip(column.values.tolist(), column.mask.tolist(), strict=True)
-    return [value if known else None for value, known in pairs]
+    return [value if is_valid else None for value, is_valid in pairs]
 
 
 def wrong_interactions(
@@ -63,10 +63,10 @@ def wrong_interactions(
     for interaction in selection.interactions:
         names = [*map(str, interaction.refs), *interaction.inputs]
         for row, got in enumerate(values[interaction.name]):
-            known = {name: values[name][row] for name in names}
-            expected, _ = interaction_value(interaction, known)
+            arguments = {name: values[name][row] for name in names}
+            expected, _ = interaction_value(interaction, arguments)
             if not agrees(interaction, got, expected):
-                yield interaction, row, f"got {got!r}, expected {expected!r} of {known}"
+                yield interaction, row, f"got {got!r}, expected {expected!r} of {arguments}"
 
 
 def apart(

@@ -78,8 +78,8 @@ def fitted_percentiles(
     """Return the percentiles of a column in parameters: as they stand there, or of counts on a
     grid."""
     if params["grid"] is None:
-        found = [row[column] for row in params["quantiles"]]
-        return [math.nan if v is None else v for v in found]
+        quantiles = [row[column] for row in params["quantiles"]]
+        return [math.nan if v is None else v for v in quantiles]
     return [
         grid_percentile(
             _edges(params, column),
@@ -112,8 +112,8 @@ def _max_abs(params: Params, index: int, value: float) -> float:
     most = params["max_abs"][index]
     if most is None:
         return math.nan
-    made = float(value / (1.0 if most < 10 * EPS else most))
-    return made if math.isnan(made) or not params.get("clip") else min(max(made, -1.0), 1.0)
+    scaled = float(value / (1.0 if most < 10 * EPS else most))
+    return scaled if math.isnan(scaled) or not params.get("clip") else min(max(scaled, -1.0), 1.0)
 
 
 def _robust(params: Params, index: int, value: float) -> float:
@@ -149,11 +149,11 @@ def _quantile(params: Params, index: int, value: float) -> float:
         touching = [
             k for k in range(count - 1) if seen[k] <= value <= seen[k + 1] and seen[k] < seen[k + 1]
         ]
-        found = [
+        positions = [
             shares[k] + (value - seen[k]) / (seen[k + 1] - seen[k]) * (shares[k + 1] - shares[k])
             for k in touching
         ]
-        share = (found[0] + found[-1]) / 2
+        share = (positions[0] + positions[-1]) / 2
     if not is_normal:
         return share
     least = 1e-7 - math.ulp(1.0)
@@ -225,8 +225,8 @@ def imputed_with(params: Params, column: int) -> Any:
     if strategy == "median":
         if params["grid"] is None:
             return params["median"][column]
-        (found,) = fitted_percentiles(params, column, [50.0])
-        return None if math.isnan(found) else found
+        (median,) = fitted_percentiles(params, column, [50.0])
+        return None if math.isnan(median) else median
     if strategy == "most_frequent":
         pairs = sorted(params["counts"][column])
         return max(pairs, key=lambda pair: pair[1])[0] if pairs else None
@@ -266,8 +266,8 @@ def bins_of(params: Params, column: int) -> list[float] | None:
     numbers = {count} if isinstance(n_bins, int) else set(n_bins)
     percents = [percent for n in sorted(numbers) for percent in steps(100.0, n)]
     start = sum(n + 1 for n in numbers if n < count)
-    found = fitted_percentiles(params, column, percents, params["quantile_method"])
-    edges = found[start : start + count + 1]
+    percentiles = fitted_percentiles(params, column, percents, params["quantile_method"])
+    edges = percentiles[start : start + count + 1]
     if math.isnan(edges[0]):
         return None
     # an edge that is hardly above the one before is none
@@ -312,8 +312,8 @@ def is_inexact(params: Params) -> bool:
         return True
     inside = [v for v in params.values() if isinstance(v, Mapping)]
     lists = [v for v in params.values() if isinstance(v, list)]
-    inside += [v for each in lists for v in each if isinstance(v, Mapping)]
-    return any(is_inexact(each) for each in inside)
+    inside += [v for items in lists for v in items if isinstance(v, Mapping)]
+    return any(is_inexact(inner) for inner in inside)
 
 
 def near(got: Any, expected: Any) -> bool:

@@ -30,12 +30,12 @@ def standing(view: FeatureView, rows: Sequence[Row]) -> tuple[list[Row], list[Ro
     kept: dict[str, list[Row]] = {}
     unmet: dict[str, list[Row]] = {}
     for row in rows:
-        what = repr([(name, value) for name, value in row.items() if name != column])
+        content = repr([(name, value) for name, value in row.items() if name != column])
         mine, other = (unmet, kept) if evaluate_row(condition, row) is True else (kept, unmet)
-        if other.get(what):
-            other[what].pop()
+        if other.get(content):
+            other[content].pop()
         else:
-            mine.setdefault(what, []).append(row)
+            mine.setdefault(content, []).append(row)
     return [r for some in kept.values() for r in some], [r for some in unmet.values() for r in some]
 
 

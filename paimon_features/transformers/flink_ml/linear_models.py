@@ -50,7 +50,7 @@ class _LinearModel(Model):
                 return self._of_product(dot(features, self.model_data["coefficient"]))
         return super()._results(features)
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         return self._of_product(self._product(columns))
 
     def _of_product(self, product: Floats) -> list[Floats]:

@@ -92,14 +92,14 @@ class Model(StoredTransformer):
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         """Return these columns through the model; a null in one of them makes every result null."""
-        known = [column.valid for column in columns if column.valid is not None]
-        valid = np.logical_and.reduce(known) if known else None
+        masks = [column.valid for column in columns if column.valid is not None]
+        valid = np.logical_and.reduce(masks) if masks else None
         with np.errstate(all="ignore"):
             values = [column.values.astype(np.float64, copy=False) for column in columns]
-            made, failed = self._made(values), self._refused(values)
+            results, failed = self._transform_columns(values), self._refused(values)
         if failed is not None and valid is not None:
             failed = failed & valid
-        return Applied([Column(each, valid) for each in made], failed)
+        return Applied([Column(result, valid) for result in results], failed)
 
     def transform(self, X: Any) -> Any:
         """Return a table with columns added, or the results as an array for an array of vectors.
@@ -110,11 +110,11 @@ class Model(StoredTransformer):
             For missing columns, vectors of another size than the model's, or values that it
             cannot take.
         """
-        found = as_table(X)
-        if found is None:
-            made = self._results(self._fitting(read_matrix(X)))
-            return made[0] if self.is_scalar else np.column_stack(made)
-        table, back = found
+        converted = as_table(X)
+        if converted is None:
+            results = self._results(self._fitting(read_matrix(X)))
+            return results[0] if self.is_scalar else np.column_stack(results)
+        table, back = converted
         for name, column in self._outputs(table).items():
             if name in table.column_names:
                 raise TransformError(f"the table has a column {name!r} already; rename the output")
@@ -130,7 +130,7 @@ class Model(StoredTransformer):
             if failed is not None and failed.any():
                 row = int(np.flatnonzero(failed)[0])
                 raise TransformError(f"row {row}: {self._why([c[row] for c in columns])}")
-            return self._made(columns)
+            return self._transform_columns(columns)
 
     def _fitting(self, features: Matrix) -> Matrix:
         if not len(features):  # a column of lists has no size without rows
@@ -144,7 +144,7 @@ class Model(StoredTransformer):
         return features
 
     @abstractmethod
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
         """Return columns to columns, the same steps for each row whatever the other rows are."""
 
     @abstractmethod
@@ -206,8 +206,10 @@ class VectorModel(Model):
     def apply(self, columns: Sequence[Column]) -> Applied:
         """Return these columns through the model; a null stays null."""
         with np.errstate(all="ignore"):
-            made = self._made([c.values.astype(np.float64, copy=False) for c in columns])
-        return Applied([Column(v, c.valid) for v, c in zip(made, columns, strict=True)])
+            results = self._transform_columns(
+                [c.values.astype(np.float64, copy=False) for c in columns]
+            )
+        return Applied([Column(v, c.valid) for v, c in zip(results, columns, strict=True)])
 
     def transform(self, X: Any) -> Any:
         if isinstance(X, SparseRows) and self._stays_sparse:
@@ -218,8 +220,8 @@ class VectorModel(Model):
         features = self._fitting(read_features(table, self.settings["input_col"]))
         if isinstance(features, SparseRows) and self._stays_sparse:
             return {self.settings["output_col"]: to_column(self._scaled(features))}
-        made = np.column_stack(self._results(features))
-        return {self.settings["output_col"]: to_column(made)}
+        results = np.column_stack(self._results(features))
+        return {self.settings["output_col"]: to_column(results)}
 
     @property
     def _stays_sparse(self) -> bool:
@@ -228,7 +230,7 @@ class VectorModel(Model):
     def _scaled(self, features: Matrix) -> SparseRows:
         assert isinstance(features, SparseRows)
         # each place is scaled by itself, so its factor is what it makes of 1
-        factors = np.concatenate(self._made([np.ones(1)] * self.width))
+        factors = np.concatenate(self._transform_columns([np.ones(1)] * self.width))
         values = features.values * factors[features.indices]
         return SparseRows(features.starts, features.indices, values, features.width)
 

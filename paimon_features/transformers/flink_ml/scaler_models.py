@@ -1,8 +1,10 @@
-"""The models of Flink ML's scalers: each place of a vector moved and stretched by itself."""
+"""The models of Flink ML's scalers: one shift, scale and offset for each place of a vector."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paimon_features.core._arrow import pa
@@ -20,7 +22,41 @@ def _inverse(values: Floats, of_zero: float) -> list[float]:
     return [1.0 / value if value != 0 else of_zero for value in values.tolist()]
 
 
-class StandardScalerModel(VectorModel):
+@dataclass(frozen=True, slots=True)
+class AffineSteps:
+    """``(value - shift) * scale + offset``, one number per column; a step that is None is omitted.
+
+    An omitted step keeps every bit, as adding 0 or multiplying by 1 does not for a zero's sign.
+    """
+
+    shift: list[float] | None = None
+    scale: list[float] | None = None
+    offset: list[float] | None = None
+
+    def apply(self, columns: Sequence[Floats]) -> list[Floats]:
+        """Return the columns after the steps."""
+        out = list(columns)
+        if self.shift is not None:
+            out = [values - shift for values, shift in zip(out, self.shift, strict=True)]
+        if self.scale is not None:
+            out = [values * scale for values, scale in zip(out, self.scale, strict=True)]
+        if self.offset is not None:
+            out = [values + offset for values, offset in zip(out, self.offset, strict=True)]
+        return out
+
+
+class ScalerModel(VectorModel):
+    """A model that scales each column by ``AffineSteps`` of its own."""
+
+    @abstractmethod
+    def _steps(self) -> AffineSteps:
+        """Return the steps that the model data and the settings describe."""
+
+    def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
+        return self._steps().apply(columns)
+
+
+class StandardScalerModel(ScalerModel):
     """Subtracts the mean (``with_mean``) and divides by the deviation of n - 1 (``with_std``).
 
     A column whose deviation is 0 becomes 0. A model of ``OnlineStandardScaler`` counts its
@@ -32,7 +68,7 @@ class StandardScalerModel(VectorModel):
     """
 
     kind = "flink_ml_standard_scaler"
-    estimator = "StandardScaler"
+    estimator = "StandardScalerStage"
     data_names = ("mean", "std", "version", "timestamp")
     defaults: ClassVar[Mapping[str, Any]] = {
         **_COLUMNS,
@@ -53,14 +89,12 @@ class StandardScalerModel(VectorModel):
             "timestamp": None if last is None else int(last),
         }
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
-        means = self.model_data["mean"].tolist()
-        scales = _inverse(self.model_data["std"], 0.0)
-        out = []
-        for values, mean, scale in zip(columns, means, scales, strict=True):
-            moved = values - mean if self.settings["with_mean"] else values
-            out.append(moved * scale if self.settings["with_std"] else moved)
-        return out
+    def _steps(self) -> AffineSteps:
+        means, deviations = self.model_data["mean"], self.model_data["std"]
+        return AffineSteps(
+            means.tolist() if self.settings["with_mean"] else None,
+            _inverse(deviations, 0.0) if self.settings["with_std"] else None,
+        )
 
     @property
     def _stays_sparse(self) -> bool:
@@ -72,7 +106,7 @@ class StandardScalerModel(VectorModel):
         return {**super()._outputs(table), **version}
 
 
-class MinMaxScalerModel(VectorModel):
+class MinMaxScalerModel(ScalerModel):
     """Stretches what was least to ``min`` and what was greatest to ``max``.
 
     A column of which they were less than 1e-5 apart becomes ``(min + max) / 2``.
@@ -83,23 +117,23 @@ class MinMaxScalerModel(VectorModel):
     """
 
     kind = "flink_ml_min_max_scaler"
-    estimator = "MinMaxScaler"
+    estimator = "MinMaxScalerStage"
     data_names = ("minVector", "maxVector")
     defaults: ClassVar[Mapping[str, Any]] = {**_COLUMNS, "min": 0.0, "max": 1.0}
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+    def _steps(self) -> AffineSteps:
         start, end = self.settings["min"], self.settings["max"]
         least, greatest = (self.model_data[name].tolist() for name in self.data_names)
-        out = []
-        for values, low, high in zip(columns, least, greatest, strict=True):
+        scales, offsets = [], []
+        for low, high in zip(least, greatest, strict=True):
             constant = abs(low - high) < 1.0e-5
             scale = 0.0 if constant else (end - start) / (high - low)
-            offset = (end + start) / 2 if constant else start - low * scale
-            out.append(values * scale + offset)
-        return out
+            scales.append(scale)
+            offsets.append((end + start) / 2 if constant else start - low * scale)
+        return AffineSteps(None, scales, offsets)
 
 
-class MaxAbsScalerModel(VectorModel):
+class MaxAbsScalerModel(ScalerModel):
     """Divides by the greatest absolute value; a column of zeros stays as it is.
 
     >>> MaxAbsScalerModel({"maxVector": [4.0, 0.0]}).transform([[-1.0, 3.0]]).tolist()
@@ -107,17 +141,16 @@ class MaxAbsScalerModel(VectorModel):
     """
 
     kind = "flink_ml_max_abs_scaler"
-    estimator = "MaxAbsScaler"
+    estimator = "MaxAbsScalerStage"
     data_names = ("maxVector",)
     defaults: ClassVar[Mapping[str, Any]] = _COLUMNS
     keeps_zeros = True
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
-        scales = _inverse(self.model_data["maxVector"], 1.0)
-        return [values * scale for values, scale in zip(columns, scales, strict=True)]
+    def _steps(self) -> AffineSteps:
+        return AffineSteps(scale=_inverse(self.model_data["maxVector"], 1.0))
 
 
-class RobustScalerModel(VectorModel):
+class RobustScalerModel(ScalerModel):
     """Subtracts the median (``with_centering``), divides by the range (``with_scaling``).
 
     The range is that between the quantiles ``lower`` and ``upper``; where it is 0 the column
@@ -128,7 +161,7 @@ class RobustScalerModel(VectorModel):
     """
 
     kind = "flink_ml_robust_scaler"
-    estimator = "RobustScaler"
+    estimator = "RobustScalerStage"
     data_names = ("medians", "ranges")
     defaults: ClassVar[Mapping[str, Any]] = {
         **_COLUMNS,
@@ -136,11 +169,9 @@ class RobustScalerModel(VectorModel):
         "with_scaling": True,
     }
 
-    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
-        medians = self.model_data["medians"].tolist()
-        scales = _inverse(self.model_data["ranges"], 0.0)
-        out = []
-        for values, median, scale in zip(columns, medians, scales, strict=True):
-            moved = values - median if self.settings["with_centering"] else values
-            out.append(moved * scale if self.settings["with_scaling"] else moved)
-        return out
+    def _steps(self) -> AffineSteps:
+        medians, ranges = self.model_data["medians"], self.model_data["ranges"]
+        return AffineSteps(
+            medians.tolist() if self.settings["with_centering"] else None,
+            _inverse(ranges, 0.0) if self.settings["with_scaling"] else None,
+        )

@@ -174,16 +174,16 @@ def joined(parts: Sequence[Matrix]) -> Matrix:
     """Vectors of several matrices below each other; dense if one of them is."""
     if len(parts) == 1:
         return parts[0]
-    if all(isinstance(each, SparseRows) for each in parts):
-        rows: list[SparseRows] = [each for each in parts if isinstance(each, SparseRows)]
-        counts = np.concatenate([np.diff(each.starts) for each in rows])
+    if all(isinstance(part, SparseRows) for part in parts):
+        rows: list[SparseRows] = [part for part in parts if isinstance(part, SparseRows)]
+        counts = np.concatenate([np.diff(part.starts) for part in rows])
         return SparseRows(
             np.concatenate([[0], np.cumsum(counts)]),
-            np.concatenate([each.indices for each in rows]),
-            np.concatenate([each.values for each in rows]),
+            np.concatenate([part.indices for part in rows]),
+            np.concatenate([part.values for part in rows]),
             rows[0].width,
         )
-    return np.concatenate([dense(each) for each in parts])
+    return np.concatenate([dense(part) for part in parts])
 
 
 # -- reading and writing --------------------------------------------------------------------

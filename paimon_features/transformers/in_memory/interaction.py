@@ -70,8 +70,8 @@ class InteractionFeatureBuilder:
         columns = {"left": a.column, "right": b.column}
         value, *guards = program.run(columns, rows)
         kind = program.expressions[0].type
-        found, _ = without_overflow(kind, value, guards[0] if guards else None)
-        return longer.like(found.to_arrow(kind.arrow))
+        result, _ = without_overflow(kind, value, guards[0] if guards else None)
+        return longer.like(result.to_arrow(kind.arrow))
 
 
 @functools.lru_cache(maxsize=256)

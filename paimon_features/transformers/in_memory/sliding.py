@@ -32,9 +32,9 @@ class SlidingWindowAggregator(OnlineFeatureComputer):
     def __init__(
         self, window_size: int, agg_functions: dict[str, Callable[..., Any]], step_size: int = 1
     ) -> None:
-        for what, size in (("window_size", window_size), ("step_size", step_size)):
+        for argument, size in (("window_size", window_size), ("step_size", step_size)):
             if size < 1:
-                raise DefinitionError(f"{what}={size!r}; expected at least 1")
+                raise DefinitionError(f"{argument}={size!r}; expected at least 1")
         if not agg_functions:
             raise DefinitionError("agg_functions is empty; expected names with functions")
         for name, function in agg_functions.items():
@@ -55,5 +55,5 @@ class SlidingWindowAggregator(OnlineFeatureComputer):
         return self._of(array[-self.window_size :]) if len(array) >= self.window_size else {}
 
     def _of(self, window: npt.NDArray[Any]) -> dict[str, Any]:
-        found = {name: function(window) for name, function in self.agg_functions.items()}
-        return {n: v.item() if isinstance(v, np.generic) else v for n, v in found.items()}
+        results = {name: function(window) for name, function in self.agg_functions.items()}
+        return {n: v.item() if isinstance(v, np.generic) else v for n, v in results.items()}

@@ -16,20 +16,20 @@ from paimon_features.iteration import ReferenceExecutor
 from paimon_features.iteration.algorithms import (
     CountTumblingWindows,
     EventTimeTumblingWindows,
-    Imputer,
-    KBinsDiscretizer,
+    ImputerStage,
+    KBinsDiscretizerStage,
     KMeans,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
-    MaxAbsScaler,
-    MinMaxScaler,
-    OneHotEncoder,
+    MaxAbsScalerStage,
+    MinMaxScalerStage,
+    OneHotEncoderStage,
     OnlineKMeans,
     OnlineLogisticRegression,
     OnlineStandardScaler,
-    RobustScaler,
-    StandardScaler,
+    RobustScalerStage,
+    StandardScalerStage,
 )
 from paimon_features.iteration.algorithms.training_blocks import BLOCK_ROWS
 from paimon_features.testing.sizes import seeds
@@ -228,19 +228,19 @@ def test_scalers_of_one_pass(seed: int) -> None:
     n = int(rng.integers(1, 100))
     rows = rng.normal(size=(n, 3)) * [1.0, 1e-3, 1e6] + [0.0, 1e9, -5.0]
     mean, std = reference.mean_and_deviation(rows)
-    found = StandardScaler().fit(rows, **run_of(rng)).model_data
+    found = StandardScalerStage().fit(rows, **run_of(rng)).model_data
     close(found["mean"], mean)
     assert np.allclose(found["std"], std, rtol=1e-9, atol=0)
-    extremes = MinMaxScaler().fit(rows, **run_of(rng)).model_data
+    extremes = MinMaxScalerStage().fit(rows, **run_of(rng)).model_data
     assert np.array_equal(extremes["minVector"], rows.min(axis=0))
     assert np.array_equal(extremes["maxVector"], rows.max(axis=0))
-    largest = MaxAbsScaler().fit(rows, **run_of(rng)).model_data["maxVector"]
+    largest = MaxAbsScalerStage().fit(rows, **run_of(rng)).model_data["maxVector"]
     assert np.array_equal(largest, np.abs(rows).max(axis=0))
 
 
 def test_a_deviation_that_is_small_beside_the_mean_is_not_lost() -> None:
     rows = 1e9 + 1e-3 * np.random.default_rng(0).normal(size=(4000, 1))
-    std = StandardScaler().fit(rows, parallelism=4).model_data["std"]
+    std = StandardScalerStage().fit(rows, parallelism=4).model_data["std"]
     assert np.allclose(std, rows.std(axis=0, ddof=1), rtol=1e-6)
 
 
@@ -274,12 +274,12 @@ def test_quantiles_are_the_elements_at_their_ranks_to_the_bit(seed: int) -> None
     rows[rng.random((n, 3)) < 0.1] = np.nan
     rows[rng.integers(n)] = rng.choice([0.0, -0.0, 5e-324, -1e308], 3)
     lower, upper = sorted(rng.random(2).tolist())
-    found = RobustScaler(lower=lower, upper=upper).fit(rows, **run_of(rng)).model_data
+    found = RobustScalerStage(lower=lower, upper=upper).fit(rows, **run_of(rng)).model_data
     for j, column in enumerate(rows.T):
         assert found["medians"][j] == reference.quantile(column, 0.5)
         expected = reference.quantile(column, upper) - reference.quantile(column, lower)
         assert found["ranges"][j] == expected
-    median = Imputer(strategy="median").fit(rows, **run_of(rng)).model_data["surrogates"]
+    median = ImputerStage(strategy="median").fit(rows, **run_of(rng)).model_data["surrogates"]
     assert median.tolist() == found["medians"].tolist()
 
 
@@ -289,11 +289,11 @@ def test_imputers_and_bins_and_indices(seed: int) -> None:
     n = int(rng.integers(2, 120))
     rows = rng.choice([0.5, 1.0, -2.0, 3.0, np.nan], (n, 2))
     rows[0] = 1.0
-    means = Imputer().fit(rows, **run_of(rng)).model_data["surrogates"]
+    means = ImputerStage().fit(rows, **run_of(rng)).model_data["surrogates"]
     close(means, np.nanmean(rows, axis=0))
-    modes = Imputer(strategy="most_frequent").fit(rows, **run_of(rng)).model_data["surrogates"]
+    modes = ImputerStage(strategy="most_frequent").fit(rows, **run_of(rng)).model_data["surrogates"]
     assert modes.tolist() == [reference.most_frequent(column) for column in rows.T]
-    other = Imputer(missing_value=1.0, strategy="most_frequent").fit(
+    other = ImputerStage(missing_value=1.0, strategy="most_frequent").fit(
         np.vstack([rows, [3.0, 3.0]]), **run_of(rng)
     )
     kept = np.where(np.vstack([rows, [3.0, 3.0]]) == 1.0, np.nan, np.vstack([rows, [3.0, 3.0]]))
@@ -302,9 +302,9 @@ def test_imputers_and_bins_and_indices(seed: int) -> None:
     values = np.column_stack([rng.normal(size=n), rng.choice([1.0, 2.0, 7.0], n), np.ones(n)])
     for strategy in ("uniform", "quantile", "kmeans"):
         bins = int(rng.integers(2, 6))
-        model = KBinsDiscretizer(strategy=strategy, num_bins=bins).fit(values, **run_of(rng))
+        model = KBinsDiscretizerStage(strategy=strategy, num_bins=bins).fit(values, **run_of(rng))
         for edges, column in zip(model.model_data["binEdges"], values.T, strict=True):
             close(edges, reference.bin_edges(column, strategy, bins))
     indices = rng.integers(0, 5, (n, 2)).astype(float)
-    greatest = OneHotEncoder().fit(indices, **run_of(rng)).model_data["maxIndex"]
+    greatest = OneHotEncoderStage().fit(indices, **run_of(rng)).model_data["maxIndex"]
     assert greatest.tolist() == indices.max(axis=0).tolist()

@@ -18,21 +18,21 @@ from scipy.sparse import csr_array
 from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.iteration import ReferenceExecutor
 from paimon_features.iteration.algorithms import (
-    Imputer,
-    Interaction,
-    KBinsDiscretizer,
+    ImputerStage,
+    InteractionStage,
+    KBinsDiscretizerStage,
     KMeans,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
-    MaxAbsScaler,
-    MinMaxScaler,
-    OneHotEncoder,
+    MaxAbsScalerStage,
+    MinMaxScalerStage,
+    OneHotEncoderStage,
     OnlineKMeans,
     OnlineLogisticRegression,
     OnlineStandardScaler,
-    RobustScaler,
-    StandardScaler,
+    RobustScalerStage,
+    StandardScalerStage,
 )
 from paimon_features.iteration.algorithms.estimator import MODEL
 from paimon_features.iteration.algorithms.online_scaler import (
@@ -77,8 +77,8 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: OnlineLogisticRegression(global_batch_size=2).fit(
             [[1.0]], [1.0], initial=ONE, parallelism=4), DefinitionError,
          "batches of 2 rows for 4 subtasks"),
-        (lambda: StandardScaler().fit([[1.0], [np.nan]]), TransformError,
-         "StandardScaler: row 1 has nan as feature 0; expected finite"),
+        (lambda: StandardScalerStage().fit([[1.0], [np.nan]]), TransformError,
+         "StandardScalerStage: row 1 has nan as feature 0; expected finite"),
         (lambda: LinearRegression().fit([SparseVector(2, [1], [np.inf])], [1.0]), TransformError,
          "row 0 has inf as feature 1"),
         (lambda: LinearRegression().fit([[1.0]], [np.nan]), TransformError,
@@ -88,7 +88,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: LogisticRegression().fit([[1.0]], [1.0], [-1.0]), TransformError,
          "row 0 has the weight -1; expected 0 or more"),
         (lambda: KMeans().fit([[1.0], [np.nan]]), TransformError, "row 1 has nan"),
-        (lambda: KBinsDiscretizer().fit([[1.0], [np.nan]]), TransformError, "row 1 has nan"),
+        (lambda: KBinsDiscretizerStage().fit([[1.0], [np.nan]]), TransformError, "row 1 has nan"),
         (lambda: OnlineKMeans(global_batch_size=1).fit([[np.nan]], initial=START), TransformError,
          "row 0 has nan"),
         (lambda: OnlineLogisticRegression(global_batch_size=1).fit([[1.0]], [2.0], initial=ONE),
@@ -99,32 +99,36 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
          "expected one with coefficient"),
         (lambda: OnlineKMeans().fit([[1.0]], initial=START).transform([[1.0]]), TransformError,
          "there is no version: the rows did not fill a batch"),
-        (lambda: StandardScaler().fit([[1.0]], initial=ONE), DefinitionError, "earlier model"),
-        (lambda: MinMaxScaler().fit([[1.0], [np.inf]]), TransformError, "row 1 has inf"),
-        (lambda: RobustScaler(lower=-0.1), DefinitionError, "lower=-0.1"),
-        (lambda: RobustScaler().fit([[np.nan]]), TransformError, "column 0: all values are null"),
-        (lambda: Imputer(strategy="mode"), DefinitionError, "mean, median, most_frequent"),
-        (lambda: Imputer().fit([[np.nan]]), TransformError, "all values in column 0"),
-        (lambda: Imputer(input_cols=("a",), output_cols=()).fit(pa.table({"a": [1.0]})),
+        (lambda: StandardScalerStage().fit([[1.0]], initial=ONE), DefinitionError, "earlier model"),
+        (lambda: MinMaxScalerStage().fit([[1.0], [np.inf]]), TransformError, "row 1 has inf"),
+        (lambda: RobustScalerStage(lower=-0.1), DefinitionError, "lower=-0.1"),
+        (lambda: RobustScalerStage().fit([[np.nan]]), TransformError,
+         "column 0: all values are null"),
+        (lambda: ImputerStage(strategy="mode"), DefinitionError, "mean, median, most_frequent"),
+        (lambda: ImputerStage().fit([[np.nan]]), TransformError, "all values in column 0"),
+        (lambda: ImputerStage(input_cols=("a",), output_cols=()).fit(pa.table({"a": [1.0]})),
          DefinitionError, "1 input columns and 0 output columns"),
-        (lambda: KBinsDiscretizer(num_bins=1), DefinitionError, "num_bins=1"),
-        (lambda: OneHotEncoder().fit([[0.5]]), TransformError, "0.5 cannot be parsed as an index"),
-        (lambda: OneHotEncoder().fit([[-1.0]]), TransformError, "integers from 0"),
-        (lambda: OneHotEncoder(handle_invalid="skip"), DefinitionError, "one of: error"),
+        (lambda: KBinsDiscretizerStage(num_bins=1), DefinitionError, "num_bins=1"),
+        (lambda: OneHotEncoderStage().fit([[0.5]]), TransformError,
+         "0.5 cannot be parsed as an index"),
+        (lambda: OneHotEncoderStage().fit([[-1.0]]), TransformError, "integers from 0"),
+        (lambda: OneHotEncoderStage(handle_invalid="skip"), DefinitionError, "one of: error"),
         (lambda: OnlineLogisticRegression(beta=0.0), DefinitionError, "beta=0.0; .* above 0"),
         (lambda: LinearSVC(learning_rate=0.0), DefinitionError, "learning_rate=0.0; .* above 0"),
         (lambda: OnlineKMeans(k=1), DefinitionError, "k=1; expected 2 or more"),
         (lambda: OnlineKMeans(k=3).fit([[1.0]], initial=START), DefinitionError,
          "k=3, but initial= has 2 centroids"),
-        (lambda: Interaction().transform(pa.table({"a": [1.0]})), DefinitionError,
+        (lambda: InteractionStage().transform(pa.table({"a": [1.0]})), DefinitionError,
          "input_cols is empty"),
-        (lambda: Interaction(input_cols=("b",)).transform(pa.table({"a": [1.0]})), TransformError,
-         "no column 'b'"),
-        (lambda: Interaction(input_cols=("a",), output_col="a").transform(pa.table({"a": [1.0]})),
+        (lambda: InteractionStage(input_cols=("b",)).transform(pa.table({"a": [1.0]})),
+         TransformError, "no column 'b'"),
+        (lambda: InteractionStage(input_cols=("a",), output_col="a").transform(
+            pa.table({"a": [1.0]})),
          TransformError, "has a column 'a' already"),
-        (lambda: Interaction(input_cols=("a",)).transform(pa.table({"a": [[1.0, None]]})),
+        (lambda: InteractionStage(input_cols=("a",)).transform(pa.table({"a": [[1.0, None]]})),
          TransformError, "vectors with nulls"),
-        (lambda: Interaction(input_cols=("a",)).fit([[1.0]]), TransformError, "expected a table"),
+        (lambda: InteractionStage(input_cols=("a",)).fit([[1.0]]), TransformError,
+         "expected a table"),
         (lambda: OnlineStandardScaler(windows=EventTimeTumblingWindows(0)).fit(
             pa.table({"input": [[1.0]], "timestamp": [0]})), DefinitionError, "1 ms or more"),
         (lambda: OnlineStandardScaler(windows=ProcessingTimeSessionWindows(0)), DefinitionError,
@@ -151,7 +155,7 @@ def test_a_fit_that_diverges_gives_an_error_and_no_model() -> None:
 
 def test_numbers_whose_sum_overflows_are_finite_all_the_same() -> None:
     largest = np.finfo(np.float64).max
-    model = MaxAbsScaler().fit([[largest], [largest]])
+    model = MaxAbsScalerStage().fit([[largest], [largest]])
     assert model.model_data["maxVector"].tolist() == [largest]
 
 
@@ -187,12 +191,12 @@ def test_of_equal_centroids_the_first_gets_the_points(measure: str) -> None:
         (LogisticRegression(), {"features": [[1.0], [2.0]], "label": [0.0, 1.0]}),
         (LinearRegression(), {"features": [[1.0], [2.0]], "label": [0.0, 1.0]}),
         (KMeans(), {"features": [[1.0], [2.0]]}),
-        (StandardScaler(), {"input": [[1.0], [2.0]]}),
-        (MaxAbsScaler(), {"input": [{"size": 2, "indices": [1], "values": [2.0]}] * 2}),
-        (KBinsDiscretizer(), {"input": [[1.0], [2.0]]}),
-        (Imputer(input_cols=("a",), output_cols=("b",)), {"a": [1.0, None]}),
-        (OneHotEncoder(input_cols=("a",), output_cols=("b",)), {"a": [1.0, 2.0]}),
-        (Interaction(input_cols=("a", "b")), {"a": [1.0, 2.0], "b": [[1.0], [2.0]]}),
+        (StandardScalerStage(), {"input": [[1.0], [2.0]]}),
+        (MaxAbsScalerStage(), {"input": [{"size": 2, "indices": [1], "values": [2.0]}] * 2}),
+        (KBinsDiscretizerStage(), {"input": [[1.0], [2.0]]}),
+        (ImputerStage(input_cols=("a",), output_cols=("b",)), {"a": [1.0, None]}),
+        (OneHotEncoderStage(input_cols=("a",), output_cols=("b",)), {"a": [1.0, 2.0]}),
+        (InteractionStage(input_cols=("a", "b")), {"a": [1.0, 2.0], "b": [[1.0], [2.0]]}),
         (OnlineStandardScaler(), {"input": [[1.0], [2.0]]}),
     ],
 )
@@ -246,7 +250,7 @@ def test_every_form_of_the_same_rows_gives_the_same_model() -> None:
 def test_a_program_reads_record_batches_of_any_stream() -> None:
     rng = np.random.default_rng(1)
     table = pa.table({"input": rng.normal(size=(100, 2)).tolist()})
-    scaler = StandardScaler()
+    scaler = StandardScalerStage()
     program = scaler.program(
         lambda job: job.from_collection(table.to_batches(max_chunksize=9), parallelism=2),
         parallelism=2,
@@ -272,7 +276,7 @@ def test_a_program_reads_record_batches_of_any_stream() -> None:
 def test_bins_that_cannot_have_a_width_are_omitted(
     strategy: str, values: list[float], bins: int, expected: list[float]
 ) -> None:
-    model = KBinsDiscretizer(strategy=strategy, num_bins=bins).fit([[v] for v in values])
+    model = KBinsDiscretizerStage(strategy=strategy, num_bins=bins).fit([[v] for v in values])
     (edges,) = model.model_data["binEdges"]
     assert edges.tolist() == expected
     assert reference.bin_edges(np.array(values), strategy, bins) == expected
@@ -300,12 +304,12 @@ def test_the_end_of_a_stream_ends_its_last_window(parallelism: int) -> None:
 def test_bins_of_a_sample_are_bins_of_as_many_rows() -> None:
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(3000, 1))
-    sampled = KBinsDiscretizer(sub_samples=1000).fit(rows, parallelism=3)
-    whole = KBinsDiscretizer().fit(rows)
+    sampled = KBinsDiscretizerStage(sub_samples=1000).fit(rows, parallelism=3)
+    whole = KBinsDiscretizerStage().fit(rows)
     (edges,), (all_edges,) = sampled.model_data["binEdges"], whole.model_data["binEdges"]
     assert len(edges) == 6
     assert np.abs(edges - all_edges)[1:-1].max() < 0.2
-    again = KBinsDiscretizer(sub_samples=1000).fit(rows, parallelism=3)
+    again = KBinsDiscretizerStage(sub_samples=1000).fit(rows, parallelism=3)
     assert again == sampled
 
 
@@ -345,8 +349,8 @@ def test_kmeans_ends_where_scikit_learns_does() -> None:
 
 def test_scalers_differ_from_scikit_learns_only_where_the_documents_say_so() -> None:
     rows = np.random.default_rng(6).normal(size=(80, 3)) * 5 + 2
-    ours = StandardScaler(with_mean=True).fit(rows).transform(rows)
+    ours = StandardScalerStage(with_mean=True).fit(rows).transform(rows)
     theirs = sklearn.preprocessing.StandardScaler().fit_transform(rows)
     assert np.allclose(ours * np.sqrt(80 / 79), theirs)  # n - 1, not n
-    ours = MinMaxScaler().fit(rows).transform(rows)
+    ours = MinMaxScalerStage().fit(rows).transform(rows)
     assert np.allclose(ours, sklearn.preprocessing.MinMaxScaler().fit_transform(rows))

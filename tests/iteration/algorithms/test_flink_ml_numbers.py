@@ -1,7 +1,7 @@
 """The numbers that Flink ML's own tests state, at its parallelism of 4.
 
 The tests of Apache Flink ML after 2.3 (commit 583a619, November 2024) are named after the class
-that a test here is about: ``KBinsDiscretizerTest`` for ``KBinsDiscretizer``, and so on.
+that a test here is about: ``KBinsDiscretizerTest`` for ``KBinsDiscretizerStage``, and so on.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from paimon_features.iteration.algorithms import (
     EventTimeSessionWindows,
     EventTimeTumblingWindows,
     GlobalWindows,
-    Imputer,
-    Interaction,
-    KBinsDiscretizer,
+    ImputerStage,
+    InteractionStage,
+    KBinsDiscretizerStage,
     KMeans,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
-    MaxAbsScaler,
-    MinMaxScaler,
-    OneHotEncoder,
+    MaxAbsScalerStage,
+    MinMaxScalerStage,
+    OneHotEncoderStage,
     OnlineKMeans,
     OnlineLogisticRegression,
     OnlineStandardScaler,
     ProcessingTimeSessionWindows,
     ProcessingTimeTumblingWindows,
-    RobustScaler,
-    StandardScaler,
+    RobustScalerStage,
+    StandardScalerStage,
 )
 from paimon_features.transformers.flink_ml import (
     KMeansModel,
@@ -80,30 +80,30 @@ PARAMETERS: dict[type, dict[str, Any]] = {
         **_PREDICTION, **_LABELS, **_RAW, **_BATCHES, **_PENALTY, "alpha": 0.1, "beta": 0.1,
         "model_version_col": "modelVersion",
     },
-    StandardScaler: _MOMENTS,
+    StandardScalerStage: _MOMENTS,
     OnlineStandardScaler: {
         **_MOMENTS, "windows": GlobalWindows(), "max_allowed_model_delay_ms": 0,
         "model_version_col": "version",
     },
-    MinMaxScaler: {**_VECTORS, "min": 0.0, "max": 1.0},
-    MaxAbsScaler: _VECTORS,
-    RobustScaler: {
+    MinMaxScalerStage: {**_VECTORS, "min": 0.0, "max": 1.0},
+    MaxAbsScalerStage: _VECTORS,
+    RobustScalerStage: {
         **_VECTORS, "lower": 0.25, "upper": 0.75, "relative_error": 0.001,
         "with_centering": False, "with_scaling": True,
     },
     # NaN stands for a missing value
-    Imputer: {**_COLUMNS, "strategy": "mean", "relative_error": 0.001, "missing_value": None},
-    KBinsDiscretizer: {
+    ImputerStage: {**_COLUMNS, "strategy": "mean", "relative_error": 0.001, "missing_value": None},
+    KBinsDiscretizerStage: {
         **_VECTORS, "strategy": "quantile", "num_bins": 5, "sub_samples": 200_000,
     },
-    OneHotEncoder: {**_COLUMNS, "drop_last": True, "handle_invalid": "error"},
-    Interaction: {"input_cols": (), "output_col": "output"},
+    OneHotEncoderStage: {**_COLUMNS, "drop_last": True, "handle_invalid": "error"},
+    InteractionStage: {"input_cols": (), "output_col": "output"},
 }  # fmt: skip
 """What the testParam of each class states, and the interfaces of its parameters."""
 OURS = {
     KMeans: {"seed": 0},  # there the hash of the class name
     OnlineKMeans: {"seed": 0, "k": None},  # there 2; None: that of the initial model
-    KBinsDiscretizer: {"seed": 0},
+    KBinsDiscretizerStage: {"seed": 0},
     OnlineStandardScaler: {"timestamp_col": "timestamp"},  # there an attribute of the table
 }
 """Parameters that Flink ML does not have, or with another default."""
@@ -125,8 +125,12 @@ def test_every_stage_is_compared_with_flink_ml() -> None:
 
 
 def test_setters_chain_as_in_flink_mls_python_api() -> None:
-    made = OneHotEncoder().set_input_cols("a", "b").set_output_cols("c", "d").set_drop_last(False)
-    assert made == OneHotEncoder(input_cols=("a", "b"), output_cols=("c", "d"), drop_last=False)
+    made = (
+        OneHotEncoderStage().set_input_cols("a", "b").set_output_cols("c", "d").set_drop_last(False)
+    )
+    assert made == OneHotEncoderStage(
+        input_cols=("a", "b"), output_cols=("c", "d"), drop_last=False
+    )
     with pytest.raises(AttributeError, match="no 'set_l'; its parameters are: .*drop_last"):
         made.set_l(3)
 
@@ -317,7 +321,7 @@ def test_online_logistic_regression_starts_from_a_batch_model() -> None:
 
 
 def test_standard_scaler() -> None:
-    model = StandardScaler().fit(data.SCALER, parallelism=P)
+    model = StandardScalerStage().fit(data.SCALER, parallelism=P)
     assert near(model.model_data["mean"], [0.3, 1, 0])
     assert near(model.model_data["std"], [2.4433583, 7.2111026, 1.7320508])
     expected = [
@@ -326,14 +330,14 @@ def test_standard_scaler() -> None:
         [0.8185455, -0.1386750, -1.1547005],
     ]
     assert near(model.transform(data.SCALER), expected)
-    both = StandardScaler(with_mean=True).fit(data.SCALER, parallelism=P)
+    both = StandardScalerStage(with_mean=True).fit(data.SCALER, parallelism=P)
     expected = [
         [-1.1459637, 1.1094004, 0.5773503],
         [0.45020003, -0.8320503, 0.5773503],
         [0.69576368, -0.2773501, -1.1547005],
     ]
     assert near(both.transform(data.SCALER), expected)
-    moved = StandardScaler(with_mean=True, with_std=False).fit(data.SCALER, parallelism=P)
+    moved = StandardScalerStage(with_mean=True, with_std=False).fit(data.SCALER, parallelism=P)
     assert near(moved.transform(data.SCALER)[1], [1.1, -6, 1])
 
 
@@ -343,7 +347,7 @@ def test_standard_scaler_of_sparse_vectors() -> None:
         SparseVector(3, [1, 2], [2, -2]),
         SparseVector(3, [0, 2], [1.4, 1]),
     ]
-    made = StandardScaler().fit(rows, parallelism=P).transform(SparseRows.of(rows))
+    made = StandardScalerStage().fit(rows, parallelism=P).transform(SparseRows.of(rows))
     expected = [[-1.2653836, 1, 0], [0, 2, -1.30930734], [0.7086148, 0, 0.6546537]]
     assert near(made.dense(), expected)
 
@@ -469,18 +473,18 @@ def test_every_row_is_in_a_processing_time_window() -> None:
 
 
 def test_min_max_scaler() -> None:
-    model = MinMaxScaler().fit(
+    model = MinMaxScalerStage().fit(
         [[0, 3], [2.1, 0], [4.1, 5.1], [6.1, 8.1], [200, 400]], parallelism=P
     )
     made = model.transform([[150.0, 90.0], [50.0, 40.0], [100.0, 50.0]])
     assert near(made, [[0.75, 0.225], [0.25, 0.1], [0.5, 0.125]], 1e-12)
-    constant = MinMaxScaler(min=0.0, max=10.0).fit([[40.0, 80.0]], parallelism=P)
+    constant = MinMaxScalerStage(min=0.0, max=10.0).fit([[40.0, 80.0]], parallelism=P)
     assert constant.transform([[30.0, 50.0]]).tolist() == [[5.0, 5.0]]
 
 
 def test_max_abs_scaler() -> None:
     rows = [[0, 3, 0], [2.1, 0, 0], [4.1, 5.1, 0], [6.1, 8.1, 0], [200, -400, 0]]
-    model = MaxAbsScaler().fit(rows, parallelism=P)
+    model = MaxAbsScalerStage().fit(rows, parallelism=P)
     assert model.model_data["maxVector"].tolist() == [200.0, 400.0, 0.0]
     made = model.transform([[150.0, 90.0, 1.0], [50.0, 40.0, 1.0], [100.0, 50.0, 0.5]])
     assert near(made, [[0.75, 0.225, 1], [0.25, 0.1, 1], [0.5, 0.125, 0.5]], 1e-12)
@@ -500,29 +504,31 @@ def test_max_abs_scaler_of_sparse_vectors() -> None:
         SparseVector(4, [], []),
         SparseVector(4, [1, 3], [1.0, 2.0]),
     ]
-    made = MaxAbsScaler().fit(rows, parallelism=P).transform(SparseRows.of(requested))
+    made = MaxAbsScalerStage().fit(rows, parallelism=P).transform(SparseRows.of(requested))
     assert near(made.values, [1.0, 0.5, 0.5, 0.5, 0.125, 0.4], 1e-12)
 
 
 def test_robust_scaler() -> None:
     rows = [[float(v), float(-v)] for v in range(9)]
     requested = [[3.0, -3.0], [6.0, -6.0], [99.0, -99.0]]
-    model = RobustScaler().fit(rows, parallelism=P)
+    model = RobustScalerStage().fit(rows, parallelism=P)
     assert model.model_data["medians"].tolist() == [4.0, -4.0]
     assert model.model_data["ranges"].tolist() == [4.0, 4.0]
     assert model.transform(requested).tolist() == [[0.75, -0.75], [1.5, -1.5], [24.75, -24.75]]
-    centred = RobustScaler(with_centering=True).fit(rows, parallelism=P).transform(requested)
+    centred = RobustScalerStage(with_centering=True).fit(rows, parallelism=P).transform(requested)
     assert centred.tolist() == [[-0.25, 0.25], [0.5, -0.5], [23.75, -23.75]]
-    moved = RobustScaler(with_centering=True, with_scaling=False).fit(rows).transform(requested)
+    moved = (
+        RobustScalerStage(with_centering=True, with_scaling=False).fit(rows).transform(requested)
+    )
     assert moved.tolist() == [[-1, 1], [2, -2], [95, -95]]
-    flat = RobustScaler().fit([[0.0], [1.0], [1.0], [1.0], [4.0]], parallelism=P)
+    flat = RobustScalerStage().fit([[0.0], [1.0], [1.0], [1.0], [4.0]], parallelism=P)
     assert flat.transform([[3.0]]).tolist() == [0.0]
 
 
 def test_robust_scaler_leaves_nan_out() -> None:
     nan = math.nan
     rows = [[0.0, nan], [nan, 0.0], [1.0, -1.0], [2.0, -2.0], [3.0, -3.0], [4.0, -4.0]]
-    made = RobustScaler().fit(rows, parallelism=P).transform(rows)
+    made = RobustScalerStage().fit(rows, parallelism=P).transform(rows)
     expected = [[0.0, nan], [nan, 0.0], [0.5, -0.5], [1.0, -1.0], [1.5, -1.5], [2.0, -2.0]]
     assert np.array_equal(made, expected, equal_nan=True)
 
@@ -546,7 +552,9 @@ def test_imputer(strategy: str, surrogates: list[float]) -> None:
         }
     )
     names = ("f1", "f2", "f3", "f4")
-    imputer = Imputer(input_cols=names, output_cols=("o1", "o2", "o3", "o4"), strategy=strategy)
+    imputer = ImputerStage(
+        input_cols=names, output_cols=("o1", "o2", "o3", "o4"), strategy=strategy
+    )
     model = imputer.fit(table, parallelism=P)
     assert near(model.model_data["surrogates"], surrogates, 1e-12)
     made = model.transform(table)
@@ -557,7 +565,7 @@ def test_imputer(strategy: str, surrogates: list[float]) -> None:
 
 def test_imputer_takes_the_least_of_several_modes() -> None:
     rows = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0], [2.0, 1.0]]
-    model = Imputer(strategy="most_frequent").fit(rows, parallelism=P)
+    model = ImputerStage(strategy="most_frequent").fit(rows, parallelism=P)
     assert model.model_data["surrogates"].tolist() == [1.0, 1.0]
 
 
@@ -570,7 +578,7 @@ def test_imputer_takes_the_least_of_several_modes() -> None:
     ],
 )
 def test_k_bins_discretizer(strategy: str, expected: list[list[int]]) -> None:
-    model = KBinsDiscretizer(num_bins=3, strategy=strategy).fit(data.BINS, parallelism=P)
+    model = KBinsDiscretizerStage(num_bins=3, strategy=strategy).fit(data.BINS, parallelism=P)
     assert model.transform(data.BINS_ASKED).tolist() == expected
     if strategy == "uniform":
         edges = [e.tolist() for e in model.model_data["binEdges"]]
@@ -579,23 +587,25 @@ def test_k_bins_discretizer(strategy: str, expected: list[list[int]]) -> None:
 
 def test_bins_without_width_get_the_middle_of_their_neighbours() -> None:
     # KBinsDiscretizerTest.testBinsWithWidthAsZero: more bins than rows
-    model = KBinsDiscretizer(num_bins=10).fit(data.BINS, parallelism=P)
+    model = KBinsDiscretizerStage(num_bins=10).fit(data.BINS, parallelism=P)
     expected = [[0, 0, 0], [0, 0, 0], [0, 0, 1], [3, 0, 1], [5, 0, 1], [6, 0, 1], [6, 0, 1]]
     assert model.transform(data.BINS_ASKED).tolist() == expected
     # the example in the documentation of its class KBinsDiscretizer
     (edges,) = (
-        KBinsDiscretizer(num_bins=9).fit([[0.0], *[[1.0]] * 3, *[[2.0]] * 4]).model_data["binEdges"]
+        KBinsDiscretizerStage(num_bins=9)
+        .fit([[0.0], *[[1.0]] * 3, *[[2.0]] * 4])
+        .model_data["binEdges"]
     )
     assert edges.tolist() == [0, 1, 1.5, 1.75, 2]
     for threes, expected in ((1, [0, 1.5, 3]), (8, [0, 1.5, 2.25, 3])):
         rows = [[0.0]] * 8 + [[3.0]] * threes
-        (edges,) = KBinsDiscretizer(num_bins=3).fit(rows).model_data["binEdges"]
+        (edges,) = KBinsDiscretizerStage(num_bins=3).fit(rows).model_data["binEdges"]
         assert edges.tolist() == expected
 
 
 def test_one_hot_encoder() -> None:
     table = pa.table({"input": [0.0, 1.0, 2.0, 0.0]})
-    encoder = OneHotEncoder().set_input_cols("input").set_output_cols("output")
+    encoder = OneHotEncoderStage().set_input_cols("input").set_output_cols("output")
     made = encoder.fit(table, parallelism=P).transform(table.slice(0, 3))["output"].to_pylist()
     assert made == [
         {"size": 2, "indices": [0], "values": [1.0]},
@@ -643,7 +653,7 @@ SPARSE_PRODUCTS = [
 
 def test_interaction() -> None:
     names, dense, sparse = ("f0", "f1", "f2"), DENSE_PRODUCTS, SPARSE_PRODUCTS
-    interaction = Interaction().set_input_cols(*names)
+    interaction = InteractionStage().set_input_cols(*names)
     assert interaction.output_col == "output"
     assert interaction.transform(INTERACTION)["output"].to_pylist() == dense
     made = interaction.set_input_cols(*names, "f3").set_output_col("product").transform(INTERACTION)
@@ -659,7 +669,9 @@ def test_interaction_keeps_the_order_of_rows_of_many_sizes() -> None:
         for _ in range(2)
     )
     table = pa.table({"a": pa.array(left), "n": np.arange(60.0), "b": pa.array(right)})
-    made = Interaction(input_cols=("a", "n", "b")).transform(table.slice(5))["output"].to_pylist()
+    made = (
+        InteractionStage(input_cols=("a", "n", "b")).transform(table.slice(5))["output"].to_pylist()
+    )
     for row, found in enumerate(made, start=5):
         a, b = left[row], right[row]
         if a is None or b is None:
@@ -670,7 +682,7 @@ def test_interaction_keeps_the_order_of_rows_of_many_sizes() -> None:
 
 def test_a_served_interaction_has_one_size() -> None:
     with pytest.raises(TransformError, match=r"'f2' has vectors of the sizes \[2, 3\]"):
-        Interaction(input_cols=("f1", "f2")).fit(INTERACTION)
-    model = Interaction(input_cols=("f1", "f2")).fit(INTERACTION.slice(0, 1))
+        InteractionStage(input_cols=("f1", "f2")).fit(INTERACTION)
+    model = InteractionStage(input_cols=("f1", "f2")).fit(INTERACTION.slice(0, 1))
     with pytest.raises(TransformError, match=r"got vectors of the sizes \[2, 3\]; the model was"):
         model.transform(INTERACTION)

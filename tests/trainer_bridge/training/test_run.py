@@ -37,13 +37,21 @@ from trainer_bridge.adapters.torch import loader  # noqa: E402
 from trainer_bridge.feedback.writer import FeedbackWriter  # noqa: E402
 from trainer_bridge.models import InputShapes  # noqa: E402
 from trainer_bridge.samplers import DifficultyWeightedSampler  # noqa: E402
-from trainer_bridge.training import export, program_archive, quantise, run  # noqa: E402
+from trainer_bridge.training import (  # noqa: E402
+    environment,
+    export,
+    gradient_boosting,
+    program_archive,
+    quantise,
+    run,
+)
 from trainer_bridge.training.config import TrainConfig, compose  # noqa: E402
 from trainer_bridge.training.data_module import (  # noqa: E402
     LABEL,
     WEIGHT,
     PaimonDataModule,
 )
+from trainer_bridge.training.encoded_table import EncodedTable  # noqa: E402
 from trainer_bridge.training.module import TrainingModule, sample_losses  # noqa: E402
 from trainer_bridge.training.network_run import NetworkRun, make_network  # noqa: E402
 from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
@@ -171,13 +179,13 @@ def test_another_result_or_machine_is_found_by_reproducing(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trees = trained(project, "name=trees", "model=gradient_boosting", "model.trees=5")
-    monkeypatch.setattr(run, "_machine", lambda: {"threads": "7"})
-    original = run.fit_trees
+    monkeypatch.setattr(environment, "machine", lambda: {"threads": "7"})
+    original = gradient_boosting.fit_trees
 
     def other(model: Any, *rest: Any) -> Any:
         return original(replace(model, learning_rate=0.2), *rest)
 
-    monkeypatch.setattr(run, "fit_trees", other)
+    monkeypatch.setattr(gradient_boosting, "fit_trees", other)
     result = run.reproduce(project, "trees", trees.version)
     assert not result.is_same
     assert not result.same_weights
@@ -189,9 +197,9 @@ def network_run(project: Project, folder: Path, *overrides: str, repeats: str = 
     """Trained only: neither evaluated nor exported."""
     settings, table = run.pinned(project, config(project, *overrides))
     torch.set_num_threads(1)
-    encoder, labels, _ = run._fitted(table, settings)
+    data = EncodedTable.fit(table, settings)
     name = repeats or f"churn-{folder.name}"
-    return NetworkRun(project, table, settings, encoder, labels, folder, name, not repeats).train()
+    return NetworkRun(project, data, folder, name, not repeats).train()
 
 
 class KilledError(Exception):
@@ -295,7 +303,8 @@ def test_difficulty_enters_the_sampler_at_declared_steps_and_is_resumed(
 
 def module_of(project: Project, *overrides: str) -> tuple[TrainingModule, PaimonDataModule]:
     settings, table = run.pinned(project, config(project, *SMALL, *overrides))
-    encoder, labels, _ = run._fitted(table, settings)
+    encoded = EncodedTable.fit(table, settings)
+    encoder, labels = encoded.encoder, encoded.labels
     shapes = InputShapes(tuple(group.indices for group in encoder.groups))
     torch.manual_seed(1)
     network = make_network(settings, shapes, 1).eval()

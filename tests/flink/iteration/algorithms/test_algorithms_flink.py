@@ -19,10 +19,10 @@ from paimon_features.iteration.algorithms import (
     OnlineLogisticRegression,
     OnlineStandardScaler,
     ProcessingTimeTumblingWindows,
-    RobustScaler,
-    StandardScaler,
+    RobustScalerStage,
+    StandardScalerStage,
 )
-from paimon_features.iteration.algorithms.estimator import MODEL, Estimator
+from paimon_features.iteration.algorithms.estimator import MODEL, IterativeEstimator
 from paimon_features.lake import Lake, TableSpec, append_arrow
 from paimon_features.models.fitted_table import load_fitted, save_fitted
 from paimon_features.transformers.flink_ml import KMeansModel, LogisticRegressionModel
@@ -63,7 +63,7 @@ def table_of(rows: int) -> pa.Table:
 COLUMNS = ("x0", "x1", "x2")
 
 
-def algorithms() -> dict[str, tuple[Estimator, Any]]:
+def algorithms() -> dict[str, tuple[IterativeEstimator, Any]]:
     """Estimators, and what they start from."""
     centroids = [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]
     start = KMeansModel({"centroids": centroids, "weights": [1.0] * 3})
@@ -71,7 +71,7 @@ def algorithms() -> dict[str, tuple[Estimator, Any]]:
     return {
         "logistic": (LogisticRegression(features_col=COLUMNS, global_batch_size=256), None),
         "kmeans": (KMeans(features_col=COLUMNS, k=3, max_iter=10), start),
-        "robust": (RobustScaler(input_col=COLUMNS), None),
+        "robust": (RobustScalerStage(input_col=COLUMNS), None),
         "ftrl": (
             OnlineLogisticRegression(features_col=COLUMNS, global_batch_size=100, reg=0.1),
             zero,
@@ -142,7 +142,7 @@ def test_algorithms_of_one_job_equal_the_reference_executor_bit_for_bit(
         mode="thread", wire="memory", checkpoint_interval_ms=100, stuck_s=60.0
     )
     lake = points_of(tmp_path, table.drop_columns("time"))
-    scaler = StandardScaler(input_col=COLUMNS)
+    scaler = StandardScalerStage(input_col=COLUMNS)
     build = programs(table, marker)
 
     def with_lake(job: Any) -> Any:
