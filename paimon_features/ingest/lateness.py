@@ -104,14 +104,14 @@ def lateness(
         fine += np.bincount(_fine_bucket(np.maximum(late, 0)), minlength=len(fine))
         least = int(late.min()) if least is None else min(least, int(late.min()))
         greatest = int(late.max()) if greatest is None else max(greatest, int(late.max()))
-    found: list[tuple[float, int]] = []
+    quantiles: list[tuple[float, int]] = []
     if greatest is not None:
         cumulative = np.cumsum(fine)
         for share in QUANTILES:
             rank = max(int(np.ceil(share * cumulative[-1])), 1)
             bucket = int(np.searchsorted(cumulative, rank))
-            found.append((share, min(_last_of(bucket), max(greatest, 0))))
-    return Lateness(source.name, tuple(shown.tolist()), tuple(found), least, greatest)
+            quantiles.append((share, min(_last_of(bucket), max(greatest, 0))))
+    return Lateness(source.name, tuple(shown.tolist()), tuple(quantiles), least, greatest)
 
 
 def _within(times: pa.Array, days: tuple[int | None, int | None]) -> pa.Array:

@@ -189,8 +189,8 @@ class DuckDBEngine(Closeable):
 
         def work() -> None:
             try:
-                found = self._connection.sql(statement, params=parameters)
-                reader = found.to_arrow_reader(batch_rows)
+                result = self._connection.sql(statement, params=parameters)
+                reader = result.to_arrow_reader(batch_rows)
                 put(reader.schema)
                 for batch in reader:
                     put(batch)

@@ -46,11 +46,11 @@ class Converted:
 
 
 def _joined(flags: Sequence[Bools | None], lengths: Sequence[int]) -> Bools | None:
-    if all(each is None for each in flags):
+    if all(row_flags is None for row_flags in flags):
         return None
     return np.concatenate(
         [
-            np.zeros(length, np.bool_) if each is None else each
-            for each, length in zip(flags, lengths, strict=True)
+            np.zeros(length, np.bool_) if row_flags is None else row_flags
+            for row_flags, length in zip(flags, lengths, strict=True)
         ]
     )

@@ -70,8 +70,8 @@ def texts_of(values: pa.Array) -> list[str | None]:
 
 
 def _python(values: pa.Array) -> list[Any]:
-    found: list[Any] = values.to_pylist()
-    return found
+    items: list[Any] = values.to_pylist()
+    return items
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], str]:

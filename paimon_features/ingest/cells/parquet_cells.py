@@ -62,8 +62,8 @@ def cell_batches(
         raws = _raw({name: array.take(pa.array(bad)) for name, array in cells.items()}, columns)
         broken = [(UNREADABLE, "a text is not UTF-8", raw) for raw in raws(list(range(len(bad))))]
         cells = {name: array.filter(pa.array(valid)) for name, array in cells.items()}
-    found = {column.name: _column(cells[column.field], column) for column in columns}
-    return [CellBatch(int(valid.sum()), found, _raw(cells, columns), origin, broken)]
+    cell_columns = {column.name: _column(cells[column.field], column) for column in columns}
+    return [CellBatch(int(valid.sum()), cell_columns, _raw(cells, columns), origin, broken)]
 
 
 def valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:

@@ -164,8 +164,8 @@ def _parts(text: str) -> tuple[str, str, str]:
     """Return the clock of a time, the sign and the digits of its offset."""
     clock = text[11:].rstrip("Zz ")
     for sign in "+-":
-        before, found, offset = clock.partition(sign)
-        if found:
+        before, separator, offset = clock.partition(sign)
+        if separator:
             return before.rstrip(" "), sign, offset
     return clock, "", ""
 

@@ -86,8 +86,8 @@ def ingest_kafka(
     def prepare(start: StreamStart) -> tuple[IngestStatements, str | None]:
         nonlocal written
         written = True
-        found = {} if settings is None else client_properties(settings, secrets)
-        reached = replace(topic, properties={**found, **topic.properties})
+        security = {} if settings is None else client_properties(settings, secrets)
+        reached = replace(topic, properties={**security, **topic.properties})
         topic_id = check_topic(
             reached,
             start.checkpoint,

@@ -176,9 +176,9 @@ def _of_array(path: Path, opened: Opener) -> Iterator[dict[str, Any]]:
 
 
 def _end_of(between: re.Pattern[str], text: str, at: int) -> int:
-    found = between.match(text, at)
-    assert found is not None, "it matches nothing, too"
-    return found.end()
+    match = between.match(text, at)
+    assert match is not None, "it matches nothing, too"
+    return match.end()
 
 
 class ReadableFile(io.RawIOBase):

@@ -82,8 +82,8 @@ class OpenedInput:
 
     def take_unreadable(self) -> list[UnreadableRow]:
         """Return the rows that could not be split since the last call."""
-        taken, self.unreadable = self.unreadable, []
-        return taken
+        rows, self.unreadable = self.unreadable, []
+        return rows
 
 
 def form_of(path: Path) -> str | None:
@@ -309,10 +309,10 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     objects = ObjectBatches(path, read_objects(path, text_bytes, unreadable), unreadable)
     if not objects.peek(1_000):
         first = next(iter(opened.unreadable), None)
-        found = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"
+        hint = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"
         raise ConfigurationError(
             f"{path}: there is no JSON object in it; expected an array of objects or one a line"
-            f"{found}"
+            f"{hint}"
         )
     opened.schema = pa.schema([(name, pa.string()) for name in objects.names])
     opened.batches, opened.nested = objects.batches(BATCH_ROWS), objects.nested

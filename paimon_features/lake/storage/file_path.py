@@ -66,8 +66,8 @@ class RemotePath:
         parts = pattern.split("/")
         start = len(self.storage.place(self.address)) + 1
         for path in self.storage.sizes(self.address):
-            found = path[start:].split("/")
-            if len(found) == len(parts) and all(map(fnmatchcase, found, parts)):
+            segments = path[start:].split("/")
+            if len(segments) == len(parts) and all(map(fnmatchcase, segments, parts)):
                 yield self / path[start:]
 
 

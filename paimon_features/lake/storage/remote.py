@@ -193,11 +193,11 @@ class RemoteStorage(Storage):
         # threads, close ones as one request
         source = self.filesystem.open_input_file(self.place(path))
         try:
-            found = source.size()
-            check_size(path, found, size)
+            actual_size = source.size()
+            check_size(path, actual_size, size)
             return self._footers.open(
                 path,
-                found,
+                actual_size,
                 lambda footer: VerifiedParquetFile(path, source, None, footer, pre_buffer=True),
             )
         except BaseException:
@@ -267,8 +267,8 @@ def place_in(filesystem: pafs.FileSystem, path: str) -> str:
     if isinstance(filesystem, pafs.PyFileSystem) and isinstance(
         filesystem.handler, pafs.FSSpecHandler
     ):
-        found: str = filesystem.handler.fs._strip_protocol(path)
-        return found
+        stripped: str = filesystem.handler.fs._strip_protocol(path)
+        return stripped
     parts = urlsplit(path)
     if isinstance(filesystem, (pafs.HadoopFileSystem, pafs.LocalFileSystem)):
         return parts.path

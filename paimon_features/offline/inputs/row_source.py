@@ -228,17 +228,17 @@ def _files(path: str) -> Sequence[str]:
     if os.path.isdir(path):
         inside = (p for p in Path(path).rglob("*.parquet") if p.is_file())
         # temporary files of Spark and others begin with _ or .
-        found = [str(p) for p in inside if not p.name.startswith(("_", "."))]
+        files = [str(p) for p in inside if not p.name.startswith(("_", "."))]
     elif os.path.exists(path):
-        found = [path]
+        files = [path]
     else:
-        found = glob.glob(path, recursive=True) if glob.has_magic(path) else []
-    if not found:
+        files = glob.glob(path, recursive=True) if glob.has_magic(path) else []
+    if not files:
         raise RequestError(
             f"entity rows {path!r}: there is no such file, no Parquet file in a folder of that "
             "name, and no file of that pattern"
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def _parquet(files: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:

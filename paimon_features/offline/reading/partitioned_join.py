@@ -99,11 +99,11 @@ class PartitionedView:
         for chunk in range(self.rows.chunks):
             keys, as_of_ms = self.rows.keys(chunk, self.read)
             hashes = self._hash.of(keys)
-            known = np.flatnonzero(hashes >= 0)
-            self._needs.observe(as_of_ms[known], hashes[known])
-            seen[hashes[known] % self.read.buckets] = True
-        found: list[int] = np.flatnonzero(seen).tolist()
-        return found
+            keyed = np.flatnonzero(hashes >= 0)
+            self._needs.observe(as_of_ms[keyed], hashes[keyed])
+            seen[hashes[keyed] % self.read.buckets] = True
+        buckets: list[int] = np.flatnonzero(seen).tolist()
+        return buckets
 
     # -- partitioning ---------------------------------------------------------------------------
 
@@ -255,8 +255,8 @@ class PartitionedView:
             hashes = self._hash.of(table)
             some = np.flatnonzero((hashes >= 0) & needed(hashes, table))
             if len(some):
-                taken = table.take(pa.array(some))
-                spilled.add(taken, self._hash.partitions(hashes[some], self.parts))
+                needed_rows = table.take(pa.array(some))
+                spilled.add(needed_rows, self._hash.partitions(hashes[some], self.parts))
         spilled.flush()
         return spilled
 

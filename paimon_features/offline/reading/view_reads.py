@@ -191,11 +191,11 @@ class FeatureViewRead(ViewRead):
         return _TileRequirements(self, memory_bytes)
 
     def definition(self, feature: str) -> Mapping[str, Any]:
-        found = next(f for f in self.features if f.name == feature)
+        compiled = next(f for f in self.features if f.name == feature)
         return {
             "tiles": self.view.fingerprint,
-            "aggregate": repr(found.aggregate),
-            "window": found.window.to_document(),
+            "aggregate": repr(compiled.aggregate),
+            "window": compiled.window.to_document(),
             "ttl_ms": self.view.ttl_ms,
         }
 
@@ -295,10 +295,10 @@ class _TableViewJoin(NewestVersionJoin):
 
     def table(self) -> pa.Table:
         """Return the results in Arrow."""
-        taken, status = self.results()
+        result, status = self.results()
         for name in self.features:
-            taken = taken.append_column(f"{name}__status", pa.array(status))
-        return taken
+            result = result.append_column(f"{name}__status", pa.array(status))
+        return result
 
 
 class _TableRequirements(ReadRequirements):
@@ -327,8 +327,8 @@ def _distinct(days: Ints) -> Ints:
     if not len(days):
         return days
     first = int(days.min())
-    found: Ints = np.flatnonzero(np.bincount(days - first)) + first
-    return found
+    present: Ints = np.flatnonzero(np.bincount(days - first)) + first
+    return present
 
 
 def width(kind: DataType) -> int:

@@ -54,10 +54,12 @@ class ViewScan:
     def buckets_bytes(self) -> dict[int, int]:
         """Upper estimate of the bytes that the tiles of each bucket take."""
         tile_bytes, _ = self.read.table_bytes()
-        found: dict[int, int] = {}
+        bytes_by_bucket: dict[int, int] = {}
         for file in self.tile_files:
-            found[file.bucket] = found.get(file.bucket, 0) + file.rows * tile_bytes
-        return found
+            bytes_by_bucket[file.bucket] = (
+                bytes_by_bucket.get(file.bucket, 0) + file.rows * tile_bytes
+            )
+        return bytes_by_bucket
 
     def events_bytes(self) -> int:
         """Upper estimate of the bytes that the events take."""
