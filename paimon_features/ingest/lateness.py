@@ -115,7 +115,8 @@ def lateness(
 
 
 def _within(times: pa.Array, days: tuple[int | None, int | None]) -> pa.Array:
-    """Mask of the times of days, the first inclusive and the last exclusive; None for no bound."""
+    """Return the mask of the times of days, the first inclusive and the last exclusive; None for
+    no bound."""
     low, high = (
         edge if day is None else day * DAY_MS
         for day, edge in zip(days, (MIN_TIME_MS, MAX_TIME_MS + 1), strict=True)
@@ -133,7 +134,7 @@ def bucket_of(late_ms: int) -> int:
 
 
 def _fine_bucket(late: Ints) -> Ints:
-    """Fine buckets: single values below 16; above, 16 per power of two."""
+    """Return fine buckets: single values below 16; above, 16 per power of two."""
     # frexp of the integer as a float is exact below 2^53 ms, a span of 285,000 years
     exponent = np.maximum(np.frexp(late.astype(np.float64))[1].astype(np.int64) - 5, 0)
     bucket: Ints = exponent * _FINE + (late >> exponent)

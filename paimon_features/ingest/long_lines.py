@@ -36,7 +36,7 @@ _KEPT_BYTES = 1_000
 def without_long_lines(
     files: Iterable[InputFile], folder: Path, limit: int
 ) -> Iterator[tuple[InputFile, ...]]:
-    """The files, those with lines of more than ``limit`` bytes as copies below ``folder``.
+    """Yield the files, those with lines of more than ``limit`` bytes as copies in ``folder``.
 
     The copies are deleted at the end.
 
@@ -150,7 +150,7 @@ def _marked(length: int, begun: bytes) -> bytes:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[Any]:
-    """The bytes of a text file, decompressed; ConfigurationError if it cannot be read."""
+    """Open a text file, decompressed; ConfigurationError if it cannot be read."""
     opener: Any = open_gzip if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:

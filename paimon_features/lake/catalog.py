@@ -318,7 +318,7 @@ class Lake:
         return tuple(ids)
 
     def commit_mark(self, name: str) -> int | None:
-        """Changes with each commit to a table: when its folder of snapshots was changed, in ns.
+        """Return a number that changes with each commit: when the snapshot folder changed, in ns.
 
         None for an unknown table and a remote warehouse.
         """
@@ -471,7 +471,7 @@ class Lake:
         return recorded
 
     def history_mark(self, name: str) -> str:
-        """To be stored with a snapshot's number by readers that resume after it; see ``continues``.
+        """Return a mark that readers store with a snapshot's number to resume; see ``continues``.
 
         Raises
         ------

@@ -30,8 +30,8 @@ def check_owner(lake: Lake, project: str) -> None:
         raise ConfigurationError(
             f"database {lake.database!r} of {lake.warehouse} belongs to project "
             f"{current_owner!r}, and this is project {project!r}: it would replace that project's "
-            f'definitions. Set a database of its own ([lake] database = "{project}"); if the project was renamed, '
-            "'paimon-features apply --take-over' makes the database its own"
+            f'definitions. Set a database of its own ([lake] database = "{project}"); if the '
+            "project was renamed, 'paimon-features apply --take-over' makes the database its own"
         )
 
 

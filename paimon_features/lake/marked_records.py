@@ -101,7 +101,7 @@ class Record:
         return self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir()))
 
     def read(self) -> Any | None:
-        """Its content, None if it was never written.
+        """Return its content, None if it was never written.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Record:
         return _is_mark(_content(self.lake, self._mark_path))
 
     def accept_loss(self) -> None:
-        """From now on it counts as never written."""
+        """Treat it as never written from now on."""
         content = _content(self.lake, self._mark_path)
         if content is not None:
             _write(self.lake, self._mark_path, {**content, "accepted": True})

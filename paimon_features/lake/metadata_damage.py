@@ -104,6 +104,6 @@ def check_inside(folder: str, paths: Iterable[str]) -> None:
 
 
 def check_entries(folder: str, entries: Iterable[Any]) -> None:
-    """``check_inside`` for the entries of a manifest."""
+    """Call ``check_inside`` for the entries of a manifest."""
     names = (entry.file.external_path or f"{folder}/{entry.file.file_name}" for entry in entries)
     check_inside(folder, names)

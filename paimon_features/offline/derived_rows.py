@@ -176,7 +176,7 @@ class DerivedRead:
         ]
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of starts, ``[low, high)`` ms, that are worked on one after another."""
+        """Yield ranges of starts, ``[low, high)`` ms, that are worked on one after another."""
         if not self._partitions:
             return
         begin, end = max(self._partitions[0].start * DAY_MS, MIN_TIME_MS), self._end_ms

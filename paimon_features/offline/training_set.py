@@ -280,7 +280,7 @@ def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequen
 
 
 def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
-    """Exactly what a training set was made from, to read it again.
+    """Return exactly what a training set was made from, to read it again.
 
     Raises
     ------

@@ -38,7 +38,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 def bounded_batches(
     path: Path, rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most ``rows`` rows, and of at most ``BATCH_BYTES`` of texts of dictionaries.
+    """Yield batches of at most ``rows`` rows, and of at most ``BATCH_BYTES`` of texts of
+    dictionaries.
 
     Raises
     ------

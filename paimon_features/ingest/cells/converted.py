@@ -25,7 +25,7 @@ class Converted:
 
     @classmethod
     def of(cls, values: pa.Array, wrong: Bools, infinite: Bools | None = None) -> Converted:
-        """With flags that may be all false."""
+        """Return values with flags that may be all false."""
         return cls(
             values,
             wrong if wrong.any() else None,

@@ -194,7 +194,7 @@ def _misplaced(
 
 
 def _ranges(starts: Any, counts: Any) -> Any:
-    """``start, start + 1, ...`` for each start, as many as its count."""
+    """Return ``start, start + 1, ...`` for each start, as many as its count."""
     total = int(counts.sum())
     shift = np.repeat(starts - (np.cumsum(counts) - counts), counts)
     return np.arange(total) + shift

@@ -156,7 +156,7 @@ def _check_times(values: pa.Table, source: EventSource, run: IngestRun, complain
 
 
 def _check_roles(values: pa.Table, source: EventSource, complain: Any) -> None:
-    """The columns of the retraction and of the event id, which must not be null."""
+    """Reject rows whose retraction or event id is null or, for a retraction, unknown."""
     if source.retraction is not None:
         reported = values.column(source.retraction)
         valid = reported.is_valid()

@@ -99,7 +99,7 @@ def _column(cells: pa.Array, column: InputColumn) -> CellColumn:
 
 
 def _as_declared(cells: pa.Array, column: InputColumn) -> pa.Array:
-    """Cells as the Flink job declares them: timestamps as the integers in the file."""
+    """Return cells as the Flink job declares them: timestamps as the integers in the file."""
     if column.physical.kind == "timestamp[int96]":
         # with nine digits after the second
         texts = [

@@ -98,7 +98,7 @@ def _flags_outside(ms: pa.Array) -> Bools:
 
 
 def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:
-    """Integers of 64 bits as an integer or a timestamp, where they fit."""
+    """Convert integers of 64 bits to an integer or a timestamp, where they fit."""
     if kind.text == "int64":
         return Converted(numbers)
     least, greatest = (
@@ -113,7 +113,7 @@ def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:
 
 
 def _whole(cells: pa.Array, kind: DataType) -> Converted:
-    """Floats without a fraction."""
+    """Convert floats without a fraction."""
     numbers = _numbers(cells).astype(np.float64)
     infinite = ~np.isfinite(numbers)
     with np.errstate(invalid="ignore"):

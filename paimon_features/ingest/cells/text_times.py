@@ -152,7 +152,7 @@ def _exist(year: Any, month: Any, day: Any) -> Bools:
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970 in the Gregorian calendar, int64.
+    """Return days since 1970 in the Gregorian calendar, int64.
 
     After H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil.
     """

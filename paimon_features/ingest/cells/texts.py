@@ -140,7 +140,7 @@ def _date(text: str) -> int:
 
 
 def _written_time(text: str) -> int | None:
-    """Milliseconds of a time with date, None for another text."""
+    """Return milliseconds of a time with date, None for another text."""
     if not _TIME.fullmatch(text):
         return None
     clock, sign, offset = _parts(text)

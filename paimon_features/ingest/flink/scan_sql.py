@@ -105,7 +105,7 @@ def row_text(source: EventSource) -> str:
 
 
 def sql_options(options: Mapping[str, str]) -> str:
-    """``'key' = 'value'`` pairs for WITH clauses and hints."""
+    """Return ``'key' = 'value'`` pairs for WITH clauses and hints."""
     return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
 
 

@@ -249,7 +249,7 @@ def follow(
 
 
 def _memory_of_ids(source: EventSource) -> dict[str, str]:
-    """Options for the state of event ids: on disk, with incremental checkpoints."""
+    """Return options for the state of event ids: on disk, with incremental checkpoints."""
     if source.horizon_ms is None:
         return {}
     return {

@@ -63,7 +63,7 @@ class CellConverter:
     def of_source(
         cls, settings: InputSettings, source: EventSource, fields: Mapping[str, str]
     ) -> CellConverter:
-        """For a source whose columns have these names in the file.
+        """Return a converter for a source whose columns have these names in the file.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class CellConverter:
     def _times(
         self, cells: pa.Array, field: str, kind: DataType, settings: InputSettings
     ) -> pa.Array:
-        """Texts of times as ISO 8601 in UTC, or as milliseconds."""
+        """Return texts of times as ISO 8601 in UTC, or as milliseconds."""
         is_time, is_day = field in self.times, kind.text == "date"
         zone, forms = settings.time_zone, settings.time_format
         left = pc.is_valid(cells)
@@ -206,7 +206,8 @@ def _iso(times: pa.Array, is_day: bool) -> pa.Array:
 
 
 def plain_numbers(cells: pa.Array, decimal: str, thousands: str) -> tuple[pa.Array, pa.Array]:
-    """Numbers with a decimal point and without separators of thousands, and which texts are some.
+    """Return numbers with a decimal point and no separators of thousands, and which texts are
+    numbers.
 
     >>> numbers, is_number = plain_numbers(pa.array(["1.234,5", "-7", "1.23,4", None]), ",", ".")
     >>> numbers.to_pylist(), is_number.to_pylist()
@@ -239,13 +240,13 @@ def _zoned(cells: pa.Array, zone: str) -> pa.Array:
 
 
 def _decimal_texts(cells: pa.Array) -> pa.Array:
-    """Decimals of more digits than a copy can store, with all of them."""
+    """Return texts of decimals of more digits than a copy can store, with all of them."""
     written = [None if value is None else format(value, "f") for value in cells.to_pylist()]
     return pa.array(written, pa.string())
 
 
 def _milliseconds(cells: pa.Array, unit: str) -> pa.Array:
-    """Numbers of a unit as milliseconds; finer ones are rounded down."""
+    """Return numbers of a unit as milliseconds; finer ones are rounded down."""
     mask = np.asarray(cells.is_null()) if cells.null_count else None
     plain: Any = cells.fill_null(0).to_numpy(zero_copy_only=False)
     if plain.dtype.kind == "f":
@@ -263,7 +264,7 @@ def _milliseconds(cells: pa.Array, unit: str) -> pa.Array:
 
 
 def _text_milliseconds(cells: pa.Array, unit: str) -> pa.Array:
-    """Texts of numbers of a unit as texts of milliseconds, rounded down; null for other texts.
+    """Return texts of numbers of a unit as texts of milliseconds, rounded down, else null.
 
     >>> _text_milliseconds(pa.array(["1.9999999", "-0.0001", "x"]), "s").to_pylist()
     ['1999', '-1', None]

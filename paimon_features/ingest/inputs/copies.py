@@ -133,7 +133,8 @@ class InputCopies:
 
     @contextmanager
     def copied(self, files: Iterable[InputFile], folder: Path) -> Iterator[tuple[InputFile, ...]]:
-        """The files, those that are read from a copy with one below ``folder``, until the end."""
+        """Yield the files; those that are read from a copy get one below ``folder`` for the
+        block."""
         import shutil
 
         out = list(files)
@@ -150,7 +151,7 @@ class InputCopies:
                 shutil.rmtree(copy.parent, ignore_errors=True)
 
     def columns_of(self, opened: OpenedInput) -> dict[str, str]:
-        """Column of the source -> its name in an input; columns that it lacks are left out."""
+        """Return the name in an input of each column of the source; missing ones are left out."""
         wanted = self.settings.columns
         fields = {}
         for name in self.source.schema:

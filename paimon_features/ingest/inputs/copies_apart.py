@@ -27,7 +27,7 @@ _TEXT = ("CSV", "JSON")
 
 
 def _limits() -> ReadingLimits:
-    """Limits for inputs of any size: half of the memory, and a week."""
+    """Return limits for inputs of any size: half of the memory, and a week."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return ReadingLimits(max(LIMITS.memory_bytes, memory // 2), total_s=7 * 86_400)
 

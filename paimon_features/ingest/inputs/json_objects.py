@@ -51,7 +51,7 @@ class ObjectBatches:
         self.nested: dict[str, str] = {}
 
     def peek(self, count: int) -> bool:
-        """Look at the first objects; whether there is one."""
+        """Read the first objects ahead; return True if there is one."""
         first = next(pieces(self._rows, count), [])
         self._add_names(first)
         self._rows = chain(first, self._rows)

@@ -45,7 +45,7 @@ def number_settings(
     kept: set[str],
     notes: list[str],
 ) -> InputSettings:
-    """Texts without a value, and the characters of numbers, of each column of a sample.
+    """Return the settings with the null texts and number styles of each column of a sample.
 
     ``names`` has the source's column of each field; entries in ``kept`` stay.
     """

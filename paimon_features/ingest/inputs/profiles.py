@@ -345,7 +345,7 @@ def _are_exact_integers(finite: pa.ChunkedArray) -> bool:
 
 
 def _decimal_type(column: pa.ChunkedArray) -> _Typed:
-    """Int64, text, decimal or float: the first one that has all digits of each value."""
+    """Return the first of Int64, text, decimal and float that has all digits of each value."""
     precision, scale = column.type.precision, column.type.scale
     if scale <= 0:
         values = column.drop_null()
@@ -511,7 +511,7 @@ _RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start", *CONSTANTS
 
 
 def _source_names(fields: Sequence[str]) -> dict[str, str]:
-    """Field -> the name that a source's column may have, each once."""
+    """Return a unique name that a source's column may have, by field."""
     names: dict[str, str] = {}
     for field_name in fields:
         name = _plain(field_name)

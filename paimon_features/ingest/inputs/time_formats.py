@@ -88,7 +88,7 @@ def find_formats(values: DifferentTexts, parser: TimeTexts, given: Sequence[str]
 
 
 def _spread(texts: pa.Array, count: int) -> pa.Array:
-    """Texts from everywhere in the sample."""
+    """Return texts from all parts of the sample."""
     if len(texts) <= count:
         return texts
     places = np.linspace(0, len(texts) - 1, count).astype(np.int64)

@@ -35,7 +35,7 @@ class TimeTexts:
             self._engine.close()
 
     def parse(self, cells: pa.Array, form: str, *, is_day: bool = False) -> pa.Array:
-        """``timestamp[us]`` in UTC, null where a text is not of this form.
+        """Return ``timestamp[us]`` in UTC, null where a text is not of this form.
 
         ``is_day``: days, which are of no zone; a text with a time of day is none.
         """
@@ -95,7 +95,8 @@ def naive_times(cells: pa.Array) -> pa.Array:
 
 
 def in_zone(cells: pa.Array, zone: str) -> pa.Array:
-    """Local times in UTC: of an hour that occurs twice the first, of one that does not exist the
+    """Return local times in UTC: of an hour that occurs twice the first, of one that does not
+    exist the
     moment after it."""
     if zone == "UTC":
         return cells
@@ -135,13 +136,14 @@ class DateOrders:
 
     @property
     def changed(self) -> bool:
-        """Whether the evidence is against what was assumed, for texts that can be read twice."""
+        """Return True if the evidence is against what was assumed, for texts that can be read
+        twice."""
         against = self._evidence - {self.given[0]}
         has_others = not self._evidence.isdisjoint(self.others)
         return not self._decided and (has_others or (self._is_doubted and bool(against)))
 
     def decide(self) -> None:
-        """Believe the formats with evidence."""
+        """Use the formats with evidence."""
         used = tuple(f for f in (*self.given, *self.others) if f in self._evidence)
         self._used, self._decided = used or self._used, True
 

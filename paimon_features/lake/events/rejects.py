@@ -139,7 +139,7 @@ def _within_years(times: pa.Array) -> tuple[pa.Array, Bools]:
 
 
 def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Event times as int64 milliseconds, from integers or timestamps."""
+    """Return event times as int64 milliseconds, from integers or timestamps."""
     if isinstance(times, pa.ChunkedArray):
         times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
     return utc_ms(times)

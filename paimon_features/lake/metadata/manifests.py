@@ -95,7 +95,7 @@ def manifest_damage(lake: Lake, name: str, snapshot_id: int) -> AbstractContextM
 
 
 def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
-    """pypaimon's description of a snapshot.
+    """Return pypaimon's description of a snapshot.
 
     Raises
     ------

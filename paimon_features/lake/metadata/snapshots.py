@@ -193,7 +193,7 @@ def pinned(lake: Lake, name: str, ref: SnapshotRef) -> Snapshot:
 
 
 def ref_of(lake: Lake, name: str, snapshot_id: int) -> str:
-    """``number@commit`` of a number that was found just now; raises as ``snapshot`` does."""
+    """Return ``number@commit`` of a number that was found just now; raises as ``snapshot`` does."""
     return snapshot(lake, name, snapshot_id).ref
 
 
@@ -251,7 +251,7 @@ def expired(lake: Lake, name: str, snapshot_id: int) -> SnapshotExpiredError:
 
 
 def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Snapshot]:
-    """Snapshots in ascending order, from ``from_id`` (inclusive) or the oldest to the newest.
+    """Yield snapshots in ascending order, from ``from_id`` (inclusive) or the oldest.
 
     Empty if ``from_id`` is the next id. A snapshot that expires during the iteration raises, too:
     none is skipped silently.

@@ -191,7 +191,7 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
 
 @contextmanager
 def committing(lake: Lake, table: str, what: str) -> Iterator[Callable[[], None]]:
-    """``Lake.committing``, also for a process that has not acquired the lease.
+    """Call ``Lake.committing``, also for a process that has not acquired the lease.
 
     Such a process commits while nobody owns the table: neither a job nor maintenance may commit at
     the same time. The lease of a dead owner is ended.
@@ -259,7 +259,7 @@ def holders(lake: Lake) -> list[LeaseRecord]:
 
 
 def state_of(lake: Lake, record: LeaseRecord) -> str:
-    """Return True if the owner of a lease lives, in words.
+    """Return in words whether the owner of a lease is alive.
 
     Waits for up to two heartbeats of an owner that cannot be seen from here.
     """
@@ -273,7 +273,7 @@ def state_of(lake: Lake, record: LeaseRecord) -> str:
 
 
 def current_state(lake: Lake, record: LeaseRecord) -> tuple[str, str, int | None]:
-    """Return True if the owner of a lease lives, the reason, and the time of its last heartbeat
+    """Return whether the owner of a lease is alive, the reason, and the time of its last heartbeat
     (UTC ms).
 
     Unlike ``state_of`` it waits for nothing. The time is that of the file system, before the first

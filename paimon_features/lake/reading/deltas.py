@@ -181,7 +181,7 @@ def read_batches(
 
 
 def read_sample(file: DataFile, columns: Sequence[str], place: float, rows: int) -> pa.Table:
-    """At most so many rows of a file, the first ones of the row group at ``place`` (0 to 1) of it.
+    """Return the first ``rows`` rows, at most, of the row group at ``place`` (0 to 1) of a file.
 
     Raises as ``read_file`` does.
     """

@@ -284,7 +284,8 @@ class _Scrub:
     # -- data files ----------------------------------------------------------------------------
 
     def _levels(self) -> None:
-        """Files of a level above 0 that overlap; an older compaction's files are of other times."""
+        """Find files of a level above 0 that overlap; an older compaction's files are of other
+        times."""
         newest = [f for f in self.files.values() if f.last is None and f.entry.file.level > 0]
         groups: dict[tuple[Any, ...], list[_DataFile]] = {}
         for file in newest if self.keys else ():

@@ -364,7 +364,7 @@ def in_commit_order(rules: MergeRules, entries: Sequence[Any]) -> list[Any]:
 def _sections(
     table: Any, rules: MergeRules, entries: Sequence[Any]
 ) -> Iterator[tuple[list[Any], bool]]:
-    """Sections of files that can share a key, and whether to merge them; as Paimon's readers."""
+    """Yield sections of files that can share a key, and if they are merged, as Paimon does."""
     if not rules.keys:
         for entry in entries:
             yield [entry], False
@@ -415,7 +415,7 @@ def _bounds(
     fields: Mapping[str, SchemaField],
     columns: Collection[str],
 ) -> Mapping[str, Bounds]:
-    """Minimum, maximum and null count of columns, if the manifest has them in the same type."""
+    """Return minimum, maximum and null count of columns of which the manifest has the type."""
     bounds = {}
     for column in columns:
         stored = schema.get(fields[column].id)

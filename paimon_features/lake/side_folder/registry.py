@@ -96,5 +96,5 @@ def _canonical(document: Document | None) -> str:
 
 
 def hash_of(document: Document | None) -> str:
-    """Equal for documents that mean the same."""
+    """Return a hash that is equal for documents that mean the same."""
     return document_digest(dict(document or {}))[:16]

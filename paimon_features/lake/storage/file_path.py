@@ -102,7 +102,7 @@ def note_stores(config: ProjectConfig) -> None:
 
 
 def note_stores_here() -> None:
-    """The same for the project of the working folder, if there is one."""
+    """Call ``note_stores`` for the project of the working folder, if there is one."""
     with suppress(ConfigurationError):
         note_stores(read_config(find_root(Path("."))))
 

@@ -71,7 +71,7 @@ class ObjectPath:
         yield from (path for path in paths if fnmatchcase(path.name, pattern))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """Its content; FileNotFoundError if it does not exist."""
+        """Return its content; FileNotFoundError if it does not exist."""
         stored = self.store.get(self.key)
         if stored is None:
             raise FileNotFoundError(str(self))

@@ -73,7 +73,7 @@ def _conditional(address: str, found: Mapping[str, str], attempts: int) -> Condi
 
 
 def remote_catalog(address: str, storage: RemoteStorage) -> Any:
-    """pypaimon's catalog of a remote warehouse, on the existing file system."""
+    """Return pypaimon's catalog of a remote warehouse, on the existing file system."""
     from pypaimon.catalog.catalog_context import CatalogContext
     from pypaimon.catalog.filesystem_catalog import FileSystemCatalog
     from pypaimon.catalog.filesystem_catalog_loader import FileSystemCatalogLoader

@@ -137,7 +137,7 @@ class KnownFooter:
         return self._leaves
 
     def verify_again(self, content: memoryview, chunks: tuple[ColumnChunk, ...]) -> PageCounts:
-        """``verify_chunks`` of a small file that is opened often.
+        """Verify chunks as ``verify_chunks`` does, of a small file that is opened often.
 
         What was verified has the same checksum later: one of all bytes from the first chunk to
         the last, which is a fraction of the time of parsing the headers of their pages.

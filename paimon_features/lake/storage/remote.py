@@ -142,7 +142,8 @@ class RemoteStorage(Storage):
         return int(info.mtime_ns)
 
     def write_json(self, path: str, value: Any) -> None:
-        """Atomic in an object store; elsewhere a reader may see a partial file for a moment."""
+        """Replace a file, atomically in an object store; elsewhere a reader may see a partial file
+        for a moment."""
         content = (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
         def write() -> None:

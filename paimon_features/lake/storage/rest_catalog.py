@@ -36,7 +36,7 @@ class RestCatalog:
 
     @classmethod
     def of(cls, config: CatalogConfig, environ: Mapping[str, str] = os.environ) -> RestCatalog:
-        """From ``[lake.catalog]`` and the environment."""
+        """Return the settings of ``[lake.catalog]`` and the environment."""
         return cls(config.uri, config.warehouse, environ.get(TOKEN_VARIABLE) or None)
 
     def options(self) -> dict[str, str]:

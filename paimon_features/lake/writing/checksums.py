@@ -74,7 +74,7 @@ def _add_statistics(table: Any, file: Any) -> None:
 
 
 def _bounds(footer: pq.FileMetaData, number: int | None) -> tuple[Any, Any, int] | None:
-    """Least, greatest and number of nulls of a column; None if they are not known exactly."""
+    """Return least, greatest and null count of a column; None if they are not known exactly."""
     if number is None:
         return None
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]

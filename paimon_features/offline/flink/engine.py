@@ -190,7 +190,7 @@ class FlinkHistoryEngine:
             )
 
     def _ticker(self, view: str) -> Callable[[float], None]:
-        """Reports a running job now and then."""
+        """Return a callback that reports a running job at intervals."""
         reported_s = 0.0
 
         def tick(elapsed_s: float) -> None:

@@ -79,7 +79,7 @@ class Chunks:
         return together.slice(0, rows)
 
     def give_back(self, rows: pa.Table) -> None:
-        """Rows that were taken and will be taken again, before all others."""
+        """Put rows back, to be taken again before all others."""
         self._held = pa.concat_tables([rows, self._held])
 
 
@@ -98,7 +98,7 @@ def in_pieces(schema: pa.Schema, tables: Iterator[pa.Table], rows: int) -> Itera
 
 
 def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
-    """Entity rows of any kind that a user has them in.
+    """Return entity rows of any kind that a user has them in.
 
     An Arrow table, batch, reader or dataset; a pandas or Polars DataFrame, a Polars LazyFrame, a
     DuckDB relation, anything with an Arrow stream; a mapping of columns; a list of dicts; a

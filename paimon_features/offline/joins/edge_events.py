@@ -179,7 +179,8 @@ def _cells(codes: Ints, tiles: Ints) -> _Cells:
 
 
 def _needed_range(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
-    """Time range of events that any row needs of each cell: from (inclusive), to (exclusive)."""
+    """Return the time range of events that any row needs of each cell: from (inclusive), to
+    (exclusive)."""
     since, until = [NO_INTS], [NO_INTS]
     for span, cells in zip(spans, found, strict=True):
         if len(cells.first):

@@ -103,7 +103,7 @@ class EntityCodes:
 
 
 def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
-    """Dense codes of a column's values (-1 for null), and the values in code order."""
+    """Return dense codes of a column's values (-1 for null), and the values in code order."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):

@@ -168,7 +168,8 @@ class _RowBlock:
         self._edge_of: dict[int, _FoldedEdge] = {}
 
     def newest_before(self, horizon: Ints) -> Ints:
-        """Time of each row's newest event before the horizon; NEVER_MS where there is none."""
+        """Return the time of each row's newest event before the horizon; NEVER_MS where there is
+        none."""
         last = self._view.ending_last
         hi = self._hi(last[0]) if len(last) == 1 else self._before(horizon)
         newest = self._tiles.newest_before(self.codes, hi)
@@ -220,7 +221,8 @@ class _RowBlock:
 
 
 def tile_range(view: CompiledView, first_ms: int, last_ms: int) -> tuple[int, int]:
-    """Range of tile starts, from (inclusive) to (exclusive), that rows at these times can need."""
+    """Return the range of tile starts, from (inclusive) to (exclusive), that rows at these times
+    can need."""
     return floor_ms(view.known_from(first_ms), view.tile_ms), floor_ms(last_ms, view.tile_ms)
 
 
@@ -252,7 +254,7 @@ class _TileGroup:
         return positions(self._keys, self._time_keys.of(codes, time_ms))
 
     def newest_before(self, codes: Ints, hi: Ints) -> Ints:
-        """Time of each entity's newest event in the tiles before ``hi``."""
+        """Return the time of each entity's newest event in the tiles before ``hi``."""
         if not len(self._newest):
             return np.full(len(codes), NEVER_MS)
         some = hi > self._first[codes]
@@ -294,7 +296,7 @@ class _FoldedEdge:
 def _read(
     join: PointInTimeJoin, tables: Iterable[pa.Table]
 ) -> tuple[Ints, Ints, dict[str, Column]]:
-    """Entity codes, starts and partials of the tiles of requested entities."""
+    """Return entity codes, starts and partials of the tiles of requested entities."""
     join.held_tiles = 0
     codes, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     columns: dict[str, list[Column]] = {p.name: [] for p in join.partials}

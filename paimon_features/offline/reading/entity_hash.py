@@ -93,7 +93,7 @@ class KeyFilter:
         self._seen[self._places(hashes, times)] = True
 
     def has(self, hashes: Ints, times: Ints) -> Bools:
-        """Mask of pairs that may have been requested."""
+        """Return the mask of pairs that may have been requested."""
         requested: Bools = self._seen[self._places(hashes, times)]
         return requested
 

@@ -108,7 +108,8 @@ class PartitionedView:
     # -- partitioning ---------------------------------------------------------------------------
 
     def _parts_of_buckets(self) -> int:
-        """Partitions per bucket: enough for each to fit into memory, times two, as sizes vary."""
+        """Return the partitions per bucket: enough for each to fit into memory, times two, as
+        sizes vary."""
         buckets = self.read.buckets
         rows = self.rows.count * self.read.row_bytes / (_ROWS * self._memory)
         events = self._event_bytes / (_EVENTS * self._memory)
@@ -138,7 +139,7 @@ class PartitionedView:
                 self._places[chunk, partition] = self._cells.append(cell)
 
     def _blocks(self) -> Iterator[list[JoinPart]]:
-        """Groups of parts whose tiles are read together: the parts of a split bucket.
+        """Yield groups of parts whose tiles are read together: the parts of a split bucket.
 
         Loads are the shares of the memory for rows, tiles and events that a partition takes.
         """
@@ -158,7 +159,7 @@ class PartitionedView:
                 yield [p for a, b in spans for p in self._passes(low + a, low + b)]
 
     def _passes(self, first: int, last: int) -> Iterator[JoinPart]:
-        """Partitions that are joined together: once, or in passes over some chunks each."""
+        """Yield partitions that are joined together: once, or in passes over some chunks each."""
         rows = self._counts[:, first:last].sum(axis=1)
         for begin, end in _packed(rows[:, None] / self._rows_at_once):
             if rows[begin:end].any():

@@ -82,7 +82,7 @@ class Pin:
         return f"{self.table}, {at}"
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form."""
+        """Return the canonical JSON form."""
         tiles_entry: dict[str, object] = {} if self.tiles is None else {"tiles": self.tiles}
         pin = {"table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit}
         return {**pin, **tiles_entry}
