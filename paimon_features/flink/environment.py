@@ -215,7 +215,7 @@ def application_options() -> dict[str, str]:
 
 
 def _host_configuration() -> Any:
-    """Flink's configuration in a program that it started."""
+    """Return Flink's configuration in a program that it started."""
     start_gateway()
     from pyflink.java_gateway import get_gateway
 

@@ -40,7 +40,7 @@ class HighAvailability:
         return cls(match[1], match[2] or "default")
 
     def options(self, storage: str) -> dict[str, str]:
-        """Flink's options; ``storage`` is the URI of a folder that all job managers see."""
+        """Return Flink's options; ``storage`` is the URI of a folder that all job managers see."""
         return {
             "high-availability.type": "zookeeper",
             "high-availability.zookeeper.quorum": self.quorum,

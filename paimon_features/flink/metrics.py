@@ -7,7 +7,7 @@ METRICS_PORT = 9249
 
 
 def prometheus_options(port: int = METRICS_PORT) -> dict[str, str]:
-    """Flink's options that make a process answer Prometheus at ``port``.
+    """Return Flink's options that make a process answer Prometheus at ``port``.
 
     >>> prometheus_options()["metrics.reporter.prom.port"]
     '9249'

@@ -236,8 +236,8 @@ def ingest_by(
     """
     job.check()
     job.ledger.check()
-    found = find_files(paths) if forms is None else forms.find(paths)
-    inspected = [_inspected(path, forms) for path in found]
+    input_paths = find_files(paths) if forms is None else forms.find(paths)
+    inspected = [_inspected(path, forms) for path in input_paths]
     choice = job.ledger.choose(inspected, again)
     # problems of columns are reported before an engine starts
     group_files(choice.new, job.source, mapping or {})
@@ -349,9 +349,9 @@ def _settle(job: FileJob, forms: FileForms | None) -> tuple[str | None, tuple[st
 def _as_they_were(run: LedgerRun, forms: FileForms | None) -> tuple[InputFile, ...]:
     """Return the files of an interrupted run; ConfigurationError if one is gone or has changed."""
     files: list[InputFile] = []
-    for known in run.files:
-        path = Path(known.path)
-        if not path.exists() or (file := _inspected(path, forms)).sha256 != known.sha256:
+    for recorded in run.files:
+        path = Path(recorded.path)
+        if not path.exists() or (file := _inspected(path, forms)).sha256 != recorded.sha256:
             raise ConfigurationError(
                 f"run {run.id} was interrupted between its two commits, and its file {path} has "
                 "been removed or changed since; restore it, so that the run can be finished"

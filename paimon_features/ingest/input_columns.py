@@ -67,10 +67,10 @@ def group_files(
         absent = tuple(c.name for c in columns if file.columns and c.field not in file.columns)
         key = (file.read_path.parent, file.format, file.header, columns)
         if key in groups:
-            known = groups[key]
-            files_ = (*known.files, file)
-            ignored = tuple(dict.fromkeys(known.ignored + ignored))
-            absent = tuple(name for name in known.absent if name in absent)
+            group = groups[key]
+            files_ = (*group.files, file)
+            ignored = tuple(dict.fromkeys(group.ignored + ignored))
+            absent = tuple(name for name in group.absent if name in absent)
         else:
             files_ = (file,)
         groups[key] = FileGroup(file.format, files_, columns, ignored, absent)
@@ -91,7 +91,7 @@ def find_columns(
     ConfigurationError
         For a column that is missing, ambiguous, or can never have the right type.
     """
-    found: list[InputColumn] = []
+    columns: list[InputColumn] = []
     for name, kind in source.schema.items():
         field = _field_of(name, mapping.get(name), file, source)
         position = file.columns.index(field) if field in file.columns else -1
@@ -102,8 +102,8 @@ def find_columns(
             raise ConfigurationError(f"{file.path}: {error}") from None
         bare = physical == TEXT and kind.text != "string"
         number = position + 1 if file.format == "csv" else 0
-        found.append(InputColumn(name, field, number, physical, bare))
-    return tuple(found)
+        columns.append(InputColumn(name, field, number, physical, bare))
+    return tuple(columns)
 
 
 def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSource) -> str:

@@ -85,7 +85,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     ...     [path.name for path in find_files([Path(folder)])]
     ['a.jsonl.gz', 'b.csv']
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for given in paths:
         path = given.expanduser().resolve()
         if path.is_dir():
@@ -96,7 +96,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
                 raise ConfigurationError(
                     f"{given}: there is no file to ingest in this folder; {_expected()}"
                 )
-            found.update((_unpackable(p), None) for p in inside)
+            files.update((_unpackable(p), None) for p in inside)
         elif not path.is_file():
             raise ConfigurationError(f"{given}: there is no such file or folder")
         elif not _format_of(path):
@@ -107,8 +107,8 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
                 "rename it"
             )
         else:
-            found[_unpackable(path)] = None
-    return list(found)
+            files[_unpackable(path)] = None
+    return list(files)
 
 
 def inspect_file(path: Path) -> InputFile:
@@ -228,8 +228,8 @@ def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physic
         return Physical("unsupported", "STRING")
     if pa.types.is_timestamp(kind) and stored.physical_type == "INT64":
         unit = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-        found = re.search("milliseconds|microseconds|nanoseconds", str(stored.logical_type))
-        return Physical(f"timestamp[{unit[found[0]] if found else kind.unit}]", "BIGINT")
+        match = re.search("milliseconds|microseconds|nanoseconds", str(stored.logical_type))
+        return Physical(f"timestamp[{unit[match[0]] if match else kind.unit}]", "BIGINT")
     if pa.types.is_timestamp(kind):
         return Physical("timestamp[int96]", "TIMESTAMP(9)")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

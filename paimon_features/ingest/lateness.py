@@ -104,18 +104,19 @@ def lateness(
         fine += np.bincount(_fine_bucket(np.maximum(late, 0)), minlength=len(fine))
         least = int(late.min()) if least is None else min(least, int(late.min()))
         greatest = int(late.max()) if greatest is None else max(greatest, int(late.max()))
-    found: list[tuple[float, int]] = []
+    quantiles: list[tuple[float, int]] = []
     if greatest is not None:
         cumulative = np.cumsum(fine)
         for share in QUANTILES:
             rank = max(int(np.ceil(share * cumulative[-1])), 1)
             bucket = int(np.searchsorted(cumulative, rank))
-            found.append((share, min(_last_of(bucket), max(greatest, 0))))
-    return Lateness(source.name, tuple(shown.tolist()), tuple(found), least, greatest)
+            quantiles.append((share, min(_last_of(bucket), max(greatest, 0))))
+    return Lateness(source.name, tuple(shown.tolist()), tuple(quantiles), least, greatest)
 
 
 def _within(times: pa.Array, days: tuple[int | None, int | None]) -> pa.Array:
-    """Mask of the times of days, the first inclusive and the last exclusive; None for no bound."""
+    """Return the mask of the times of days, the first inclusive and the last exclusive; None for
+    no bound."""
     low, high = (
         edge if day is None else day * DAY_MS
         for day, edge in zip(days, (MIN_TIME_MS, MAX_TIME_MS + 1), strict=True)
@@ -133,7 +134,7 @@ def bucket_of(late_ms: int) -> int:
 
 
 def _fine_bucket(late: Ints) -> Ints:
-    """Fine buckets: single values below 16; above, 16 per power of two."""
+    """Return fine buckets: single values below 16; above, 16 per power of two."""
     # frexp of the integer as a float is exact below 2^53 ms, a span of 285,000 years
     exponent = np.maximum(np.frexp(late.astype(np.float64))[1].astype(np.int64) - 5, 0)
     bucket: Ints = exponent * _FINE + (late >> exponent)

@@ -147,15 +147,15 @@ class IngestLedger:
             For a file whose content has changed since it was ingested: its old rows would be
             duplicated.
         """
-        known = {file.sha256: (run, file) for run in self.runs() for file in run.files}
+        by_hash = {file.sha256: (run, file) for run in self.runs() for file in run.files}
         paths = {file.path: run for run in self.runs() for file in run.files}
         new: dict[str, InputFile] = {}  # by path or, where content decides, by hash
         skipped: list[tuple[InputFile, str]] = []
         for file in files:
             if again:
                 new[str(file.path)] = file
-            elif file.sha256 in known:
-                run, old = known[file.sha256]
+            elif file.sha256 in by_hash:
+                run, old = by_hash[file.sha256]
                 copy = "" if old.path == str(file.path) else f" as {old.path}"
                 skipped.append((file, f"ingested before{copy}, by run {run.id}"))
             elif file.sha256 in new:
@@ -297,13 +297,15 @@ class IngestLedger:
     def _unknown_runs(self, state: dict[str, Any]) -> list[str]:
         """Return the runs that committed events and are not in the ledger, in order."""
         recorded = [*state["runs"], *([state["open"]] if state["open"] else [])]
-        known = {run["id"] for run in recorded}.union(state.get("adopted", []))
+        recorded_ids = {run["id"] for run in recorded}.union(state.get("adopted", []))
         table = self.source.table
         folder = f"{self.lake.path(table)}/snapshot"
-        found = (read_snapshot_file(self.lake, folder, i) for i in snapshot_ids(self.lake, table))
-        users = (snapshot.commit_user for snapshot in found if snapshot is not None)
-        made = dict.fromkeys(match[1] for match in map(_FILE_RUN.fullmatch, users) if match)
-        return [run for run in made if run not in known]
+        snapshots = (
+            read_snapshot_file(self.lake, folder, i) for i in snapshot_ids(self.lake, table)
+        )
+        users = (snapshot.commit_user for snapshot in snapshots if snapshot is not None)
+        run_ids = dict.fromkeys(match[1] for match in map(_FILE_RUN.fullmatch, users) if match)
+        return [run for run in run_ids if run not in recorded_ids]
 
 
 def _run(raw: dict[str, Any]) -> LedgerRun:

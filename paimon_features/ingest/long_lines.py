@@ -36,7 +36,7 @@ _KEPT_BYTES = 1_000
 def without_long_lines(
     files: Iterable[InputFile], folder: Path, limit: int
 ) -> Iterator[tuple[InputFile, ...]]:
-    """The files, those with lines of more than ``limit`` bytes as copies below ``folder``.
+    """Yield the files, those with lines of more than ``limit`` bytes as copies in ``folder``.
 
     The copies are deleted at the end.
 
@@ -47,21 +47,21 @@ def without_long_lines(
     TableError
         If a copy cannot be written.
     """
-    made: list[Path] = []
+    copies: list[Path] = []
     try:
-        found = []
+        readable = []
         for file in files:
             if file.format == "parquet" or file.converted or not _has_long_line(file.path, limit):
-                found.append(file)
+                readable.append(file)
                 continue
             # a folder of its own: a scan reads one folder
-            copy = folder / f"{file.sha256[:16]}-{len(made)}" / file.path.name
-            made.append(copy)
+            copy = folder / f"{file.sha256[:16]}-{len(copies)}" / file.path.name
+            copies.append(copy)
             _copy(file, copy, limit)
-            found.append(replace(file, copy=copy))
-        yield tuple(found)
+            readable.append(replace(file, copy=copy))
+        yield tuple(readable)
     finally:
-        for copy in made:
+        for copy in copies:
             shutil.rmtree(copy.parent, ignore_errors=True)
 
 
@@ -122,9 +122,9 @@ def _skip(file: Any, held: bytes) -> tuple[tuple[int, bytes], bytes]:
     length, begun = len(held), held[:_KEPT_BYTES]
     while chunk := file.read(_CHUNK):
         end = chunk.find(b"\n")
-        own = chunk if end < 0 else chunk[:end]
-        length += len(own)
-        begun += own[: _KEPT_BYTES - len(begun)]
+        piece = chunk if end < 0 else chunk[:end]
+        length += len(piece)
+        begun += piece[: _KEPT_BYTES - len(begun)]
         if end >= 0:
             return (length, begun), chunk[end + 1 :]
     return (length, begun), b""
@@ -150,7 +150,7 @@ def _marked(length: int, begun: bytes) -> bytes:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[Any]:
-    """The bytes of a text file, decompressed; ConfigurationError if it cannot be read."""
+    """Open a text file, decompressed; ConfigurationError if it cannot be read."""
     opener: Any = open_gzip if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:

@@ -103,15 +103,15 @@ def release_due(lake: Lake, source: EventSource, now_ms: int) -> Released:
         columns = identity_columns(source.event_id, source.retraction, source.schema)
         since_ms = now_ms - source.horizon_ms
         again = duplicates(lake, source.table, columns, rows, due, since_ms)
-    taken = np.flatnonzero(due).tolist()
+    released = np.flatnonzero(due).tolist()
     notes = pa.table(
         {
-            "reason": [DUPLICATE if again[i] else RELEASED for i in taken],
-            "detail": [still[i][2] for i in taken],
-            "raw": [still[i][0] for i in taken],
-            "origin": [still[i][1] for i in taken],
-            "ingest_id": [f"{_PREFIX}{number}"] * len(taken),
-            INGEST_TIME_MS: pa.array([number] * len(taken), pa.int64()),
+            "reason": [DUPLICATE if again[i] else RELEASED for i in released],
+            "detail": [still[i][2] for i in released],
+            "raw": [still[i][0] for i in released],
+            "origin": [still[i][1] for i in released],
+            "ingest_id": [f"{_PREFIX}{number}"] * len(released),
+            INGEST_TIME_MS: pa.array([number] * len(released), pa.int64()),
         }
     )
     append_arrow(lake, source.rejected_table, notes, commit_user=user, commit_identifier=number)
@@ -162,11 +162,11 @@ def _rows(lake: Lake, table: str) -> Iterator[tuple[str, str, str, str, str]]:
 def _parsed(source: EventSource, raws: list[str]) -> pa.Table:
     """Held rows with the columns and types of the source."""
     # parse numbers from text: floats would round decimals and large integers
-    found = [json.loads(raw, parse_int=str, parse_float=str) for raw in raws]
+    rows = [json.loads(raw, parse_int=str, parse_float=str) for raw in raws]
     arrays = []
     for name, kind in source.schema.items():
         try:
-            arrays.append(_array([row[name] for row in found], kind.arrow))
+            arrays.append(_array([row[name] for row in rows], kind.arrow))
         except (KeyError, TypeError, ValueError) as error:
             raise TableError(
                 f"table {source.rejected_table!r}: a held row cannot be read, "

@@ -72,10 +72,10 @@ class StreamRecord:
         run, committed, unknown = IngestRun(self.id, None), self.committed, self.unknown
         for table, (seen, _) in self.seen.items():
             ids = snapshot_ids(lake, table)
-            own = list(_commits(lake, table, [i for i in ids if i > seen], run))
-            committed = max([committed, *own])
+            commits = list(_commits(lake, table, [i for i in ids if i > seen], run))
+            committed = max([committed, *commits])
             # the job may have committed more than is left, unless what is left is its newest
-            unknown = unknown or (not own and bool(ids) and ids[0] > seen + 1)
+            unknown = unknown or (not commits and bool(ids) and ids[0] > seen + 1)
         seen_now = _seen(lake, self.seen)
         return replace(self, committed=committed, unknown=unknown, seen=seen_now, running=False)
 
@@ -92,12 +92,12 @@ class StreamRecord:
 
 def observed_commits(lake: Lake, tables: Iterable[str], run: IngestRun) -> dict[str, int]:
     """Return the last checkpoint of a stream that the retained snapshots of each table show."""
-    found = {}
+    newest = {}
     for table in tables:
-        own = list(_commits(lake, table, snapshot_ids(lake, table), run))
-        if own:
-            found[table] = own[-1]
-    return found
+        commits = list(_commits(lake, table, snapshot_ids(lake, table), run))
+        if commits:
+            newest[table] = commits[-1]
+    return newest
 
 
 def _seen(lake: Lake, tables: Iterable[str]) -> dict[str, tuple[int, str]]:
@@ -110,5 +110,5 @@ def _newest(lake: Lake, table: str) -> int:
 
 def _commits(lake: Lake, table: str, ids: Iterable[int], run: IngestRun) -> Iterable[int]:
     folder = f"{lake.path(table)}/snapshot"
-    found = (read_snapshot_file(lake, folder, number) for number in ids)
-    return (s.commit_identifier for s in found if s is not None and run.made(s.commit_user))
+    snapshots = (read_snapshot_file(lake, folder, number) for number in ids)
+    return (s.commit_identifier for s in snapshots if s is not None and run.made(s.commit_user))

@@ -108,8 +108,8 @@ class Lake:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process opens its own catalog and tables of pypaimon
-        own = ("catalog", "rest_tables")
-        left = {name: value for name, value in self.__dict__.items() if name not in own}
+        unpicklable = ("catalog", "rest_tables")
+        left = {name: value for name, value in self.__dict__.items() if name not in unpicklable}
         return {**left, "_handles": {}}
 
     @classmethod
@@ -318,7 +318,7 @@ class Lake:
         return tuple(ids)
 
     def commit_mark(self, name: str) -> int | None:
-        """Changes with each commit to a table: when its folder of snapshots was changed, in ns.
+        """Return a number that changes with each commit: when the snapshot folder changed, in ns.
 
         None for an unknown table and a remote warehouse.
         """
@@ -384,17 +384,17 @@ class Lake:
         """
         with locked(self.lock_path(name), f"creating table {name!r}"):
             if not self.exists(name):
-                made = paimon_schema_like(schema, {**TABLE_OPTIONS, **(options or {})})
-                self._create(name, made)
+                table_schema = paimon_schema_like(schema, {**TABLE_OPTIONS, **(options or {})})
+                self._create(name, table_schema)
                 return
-        found = {field.name: field.type for field in self.schema(name)}
-        same = list(found) == schema.names and all(
-            _same_type(found[field.name], field.type) for field in schema
+        columns = {field.name: field.type for field in self.schema(name)}
+        same = list(columns) == schema.names and all(
+            _same_type(columns[field.name], field.type) for field in schema
         )
         if not same or self.table(name).primary_keys:
             raise TableError(
                 f"table {name!r} exists with a different definition: its columns are "
-                f"{', '.join(f'{n} {t}' for n, t in found.items())}; expected "
+                f"{', '.join(f'{n} {t}' for n, t in columns.items())}; expected "
                 f"{', '.join(f'{f.name} {f.type}' for f in schema)} and no primary key"
             )
 
@@ -454,24 +454,24 @@ class Lake:
             If something was removed, and the record of it does not exist.
         """
         path = self._removals_path(name)
-        found = removals.load(self.storage, path)
+        recorded = removals.load(self.storage, path)
         marked = self._removals_marked(name)
-        if len(found) < marked:
-            found = removals.load(self.storage, path)  # it may have been written in between
-        if len(found) < marked:
-            what = f"is older than the tables ({len(found)} of {marked} removals)"
+        if len(recorded) < marked:
+            recorded = removals.load(self.storage, path)  # it may have been written in between
+        if len(recorded) < marked:
+            problem = f"is older than the tables ({len(recorded)} of {marked} removals)"
             raise RecordLostError(
                 f"table {name!r}: its record {path} "
-                f"{what if found else 'does not exist, but was written before'}. It "
+                f"{problem if recorded else 'does not exist, but was written before'}. It "
                 "contained which snapshots of the table were removed, so an earlier time or a "
                 "snapshot's number could be read from another table. Restore it from the same "
                 "backup as the tables, or, if nobody reads the past before now, accept the loss by "
                 "'paimon-features check records --accept-loss'"
             )
-        return found
+        return recorded
 
     def history_mark(self, name: str) -> str:
-        """To be stored with a snapshot's number by readers that resume after it; see ``continues``.
+        """Return a mark that readers store with a snapshot's number to resume; see ``continues``.
 
         Raises
         ------
@@ -487,10 +487,10 @@ class Lake:
         It has not if the table was created again since the mark was taken, or rolled back to
         before that snapshot.
         """
-        created_ms, _, known = mark.partition(".")
+        created_ms, _, removal_count = mark.partition(".")
         if not self.exists(name) or self.created_ms(name) != int(created_ms):
             return False
-        return not any(r.reuses(snapshot_id) for r in self.removals(name)[int(known) :])
+        return not any(r.reuses(snapshot_id) for r in self.removals(name)[int(removal_count) :])
 
     def record_removal(self, name: str, removal: Removal) -> None:
         """Record that snapshots are removed, before they are. The caller holds the table's lock."""
@@ -505,12 +505,12 @@ class Lake:
     def _record_schema(self, name: str) -> None:
         """Store the CRC32 of the newest schema with the table, which moves and goes with it."""
         folder = f"{self.path(name)}/schema"
-        found = (SCHEMA_FILE.fullmatch(entry) for entry in self.storage.names(folder))
-        newest = max(int(match[1]) for match in found if match)
+        matches = (SCHEMA_FILE.fullmatch(entry) for entry in self.storage.names(folder))
+        newest = max(int(match[1]) for match in matches if match)
         path = self._schemas_path(name)
-        known = self._schema_sums(name) if self.storage.is_file(path) else {}
+        checksums = self._schema_sums(name) if self.storage.is_file(path) else {}
         text = self.storage.read_text(f"{folder}/schema-{newest}")
-        self.storage.write_json(path, {**known, str(newest): zlib.crc32(text.encode())})
+        self.storage.write_json(path, {**checksums, str(newest): zlib.crc32(text.encode())})
 
     def _check_schema(self, name: str, table: Any) -> None:
         """Raise ValueError if the schema is not what was written, as far as that is known.
@@ -519,12 +519,12 @@ class Lake:
         """
         _check_options(table)
         try:
-            known = self._schema_sums(name)
+            checksums = self._schema_sums(name)
         except FileNotFoundError:
             return
         number = table.table_schema.id
         text = self.storage.read_text(f"{self.path(name)}/schema/schema-{number}")
-        if zlib.crc32(text.encode()) != known.get(str(number), zlib.crc32(text.encode())):
+        if zlib.crc32(text.encode()) != checksums.get(str(number), zlib.crc32(text.encode())):
             raise ValueError(f"schema-{number} does not match its CRC32")
 
     def _schema_sums(self, name: str) -> dict[str, int]:
@@ -549,11 +549,11 @@ class Lake:
     def _removals_marked(self, name: str) -> int:
         """Return how much was removed at least; 0 if the loss of its record was accepted since."""
         path = self._removals_mark(name)
-        found = stored_document(self.storage, path)
-        if found is None:
+        mark = stored_document(self.storage, path)
+        if mark is None:
             return 0
         with metadata_damage(path, f"table {name!r}"):
-            content = mapping(found.value, "record")
+            content = mapping(mark.value, "record")
             accepted = content.get("accepted", False)
             if type(accepted) is not bool or content["record"] != "removals":
                 raise ValueError("it is no mark of removals")
@@ -725,17 +725,17 @@ def _same_type(got: pa.DataType, expected: pa.DataType) -> bool:
 
 
 def _differences(actual: pa.Schema, table: Any, spec: TableSpec) -> list[str]:
-    found: dict[str, pa.DataType] = {f.name: f.type for f in actual}
+    actual_types: dict[str, pa.DataType] = {f.name: f.type for f in actual}
     wanted: dict[str, pa.DataType] = {f.name: f.type for f in arrow_schema(spec)}
-    texts = [f"column {n!r} is missing" for n in wanted if n not in found]
-    texts += [f"column {n!r} is unexpected" for n in found if n not in wanted]
+    texts = [f"column {n!r} is missing" for n in wanted if n not in actual_types]
+    texts += [f"column {n!r} is unexpected" for n in actual_types if n not in wanted]
     texts += [
-        f"column {n!r} is {found[n]}, expected {wanted[n]}"
+        f"column {n!r} is {actual_types[n]}, expected {wanted[n]}"
         for n in wanted
-        if n in found and not _same_type(found[n], wanted[n])
+        if n in actual_types and not _same_type(actual_types[n], wanted[n])
     ]
-    if not texts and list(found) != list(wanted):
-        texts.append(f"the column order is {', '.join(found)}")
+    if not texts and list(actual_types) != list(wanted):
+        texts.append(f"the column order is {', '.join(actual_types)}")
     for role, got, expected in (
         ("primary key", table.primary_keys, spec.primary_key),
         ("partition", table.partition_keys, spec.partition_by),

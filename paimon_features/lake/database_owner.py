@@ -25,13 +25,13 @@ def owner(lake: Lake) -> str | None:
 
 def check_owner(lake: Lake, project: str) -> None:
     """Raise ConfigurationError if the database belongs to another project."""
-    known = owner(lake)
-    if known is not None and known != project:
+    current_owner = owner(lake)
+    if current_owner is not None and current_owner != project:
         raise ConfigurationError(
-            f"database {lake.database!r} of {lake.warehouse} belongs to project {known!r}, and "
-            f"this is project {project!r}: it would replace that project's definitions. Set a "
-            f'database of its own ([lake] database = "{project}"); if the project was renamed, '
-            "'paimon-features apply --take-over' makes the database its own"
+            f"database {lake.database!r} of {lake.warehouse} belongs to project "
+            f"{current_owner!r}, and this is project {project!r}: it would replace that project's "
+            f'definitions. Set a database of its own ([lake] database = "{project}"); if the '
+            "project was renamed, 'paimon-features apply --take-over' makes the database its own"
         )
 
 

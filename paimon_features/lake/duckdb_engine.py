@@ -114,7 +114,7 @@ class DuckDBEngine(Closeable):
         self._connection.execute(f"CREATE VIEW {quoted(name, QUOTE)} AS {rows}")
 
     def confine(self, paths: Sequence[str]) -> None:
-        """From now on statements read these files and no others, write none, change no setting."""
+        """Restrict later statements: they read only these files, write none, change no setting."""
         listed = ", ".join(quoted(path, "'") for path in paths)
         self._connection.execute(f"SET allowed_paths = [{listed}]")
         self._connection.execute("SET enable_external_access = false")
@@ -189,8 +189,8 @@ class DuckDBEngine(Closeable):
 
         def work() -> None:
             try:
-                found = self._connection.sql(statement, params=parameters)
-                reader = found.to_arrow_reader(batch_rows)
+                result = self._connection.sql(statement, params=parameters)
+                reader = result.to_arrow_reader(batch_rows)
                 put(reader.schema)
                 for batch in reader:
                     put(batch)
@@ -228,7 +228,7 @@ def _next(ready: queue.Queue[Any]) -> Any:
 
 @contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """DuckDB's errors as ours."""
+    """Raise errors of DuckDB as those of this package."""
     duckdb = _duckdb()
     try:
         yield

@@ -72,9 +72,9 @@ class TableRead:
         """
         lake, name = _home(table)
         snapshot_id = _pinned(lake, name, table)
-        there = tuple(field.name for field in table.fields)
+        table_columns = tuple(field.name for field in table.fields)
         if read_builder is None:
-            return cls(lake, name, snapshot_id, there)
+            return cls(lake, name, snapshot_id, table_columns)
         if read_builder.table.table_path != table.table_path:
             raise ConfigurationError(
                 f"the read builder is of the table in {read_builder.table.table_path}, the "
@@ -83,21 +83,21 @@ class TableRead:
         _check_builder(read_builder, name)
         columns = tuple(field.name for field in read_builder._output_fields())
         for column in columns:
-            if column not in there:
+            if column not in table_columns:
                 raise RequestError(
                     f"the read builder's projection contains {column!r}, which is not a column of "
                     f"table {name!r}; a snapshot reader supports only plain columns"
                 )
-        found = read_builder._predicate
-        where = None if found is None else condition(found)
+        predicate = read_builder._predicate
+        where = None if predicate is None else condition(predicate)
         return cls(lake, name, snapshot_id, columns, where)
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise UnknownNameError for a column that is not part of the read."""
         for column in columns:
             if column not in self.columns:
-                what = f"column read of table {self.table!r}"
-                raise UnknownNameError.of(what, column, self.columns)
+                kind = f"column read of table {self.table!r}"
+                raise UnknownNameError.of(kind, column, self.columns)
 
 
 def _home(table: Any) -> tuple[Lake, str]:
@@ -112,13 +112,13 @@ def _home(table: Any) -> tuple[Lake, str]:
 
 
 def _check_builder(read_builder: Any, name: str) -> None:
-    for what, value in (
+    for setting, value in (
         ("partition filter", read_builder._partition_filter),
         ("limit", read_builder._limit),
     ):
         if value is not None:
             raise RequestError(
-                f"the read builder of table {name!r} has a {what}, which a snapshot reader does "
+                f"the read builder of table {name!r} has a {setting}, which a snapshot reader does "
                 "not support; express the rows as a filter"
             )
 
@@ -141,9 +141,9 @@ def _pinned(lake: Lake, name: str, table: Any) -> SnapshotRef | None:
                 raise UnknownNameError.of(f"tag of table {name!r}", value, tags)
             return tags[value].ref
         if key == "scan.timestamp-millis":
-            found = snapshot_as_of(lake, name, int(value))
-            if found is not None:
-                return found.ref
+            snapshot = snapshot_as_of(lake, name, int(value))
+            if snapshot is not None:
+                return snapshot.ref
     raise RequestError(
         f"table {name!r} has the scan options {options}; a snapshot reader supports one of "
         "scan.snapshot-id, scan.tag-name, scan.timestamp-millis (after the first commit)"

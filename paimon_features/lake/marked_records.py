@@ -101,7 +101,7 @@ class Record:
         return self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir()))
 
     def read(self) -> Any | None:
-        """Its content, None if it was never written.
+        """Return its content, None if it was never written.
 
         Raises
         ------
@@ -110,12 +110,12 @@ class Record:
         DamagedFileError
             If it is not what was written.
         """
-        found, marked = self._document(), self._marked_serial()
-        if _serial(found) < marked:
-            found = self._document()  # it may have been written in between
-            if _serial(found) < marked:
+        document, marked = self._document(), self._marked_serial()
+        if _serial(document) < marked:
+            document = self._document()  # it may have been written in between
+            if _serial(document) < marked:
                 raise self.error()
-        return None if found is None else found.value
+        return None if document is None else document.value
 
     def require(self) -> None:
         """Raise RecordLostError if it was written, and does not exist or is older than its mark."""
@@ -148,7 +148,7 @@ class Record:
         return _is_mark(_content(self.lake, self._mark_path))
 
     def accept_loss(self) -> None:
-        """From now on it counts as never written."""
+        """Treat it as never written from now on."""
         content = _content(self.lake, self._mark_path)
         if content is not None:
             _write(self.lake, self._mark_path, {**content, "accepted": True})
@@ -180,12 +180,12 @@ class Record:
     def error(self) -> RecordLostError:
         """Return the error that says what is lost, and what to do."""
         lost, remedy = LOSSES[self.kind]
-        what = f"table {self.table!r}" if self.table else f"database {self.lake.database!r}"
+        owner = f"table {self.table!r}" if self.table else f"database {self.lake.database!r}"
         problem = "does not exist, but was written before"
         if self.exists():
             problem = "is older than the table that depends on it"
         return RecordLostError(
-            f"{what}: its record {self.path} {problem}: the folder "
+            f"{owner}: its record {self.path} {problem}: the folder "
             f"{self.lake.side_folder} was lost or not restored with the tables. It contained "
             f"{lost}: {remedy}"
         )
@@ -245,11 +245,11 @@ def _content(lake: Lake, path: str) -> Mapping[str, Any] | None:
 
     DamagedFileError if it is not what was written.
     """
-    found = stored_document(lake.storage, path)
-    if found is None:
+    mark = stored_document(lake.storage, path)
+    if mark is None:
         return None
     with metadata_damage(path, "the mark of a record next to the tables"):
-        content = mapping(found.value, "record")
+        content = mapping(mark.value, "record")
         kinds: list[tuple[str, type[Any]]] = [("record", str)]
         if not path.rpartition("/")[2].startswith(_REMOVALS_OF):  # earlier ones had no more
             kinds += [("name", str), ("accepted", bool)]

@@ -44,10 +44,10 @@ def check_rows(name: str, snapshot: Any, files: Iterable[Any], delta: bool = Fal
         (e.kind, tuple(e.partition.values), e.bucket, e.file.file_name): e.file.row_count
         for e in files
     }
-    found = sum(count if key[0] == 0 else -count for key, count in rows.items())
-    if expected is not None and found != expected:
+    row_count = sum(count if key[0] == 0 else -count for key, count in rows.items())
+    if expected is not None and row_count != expected:
         raise DamagedFileError(
-            f"table {name!r}, snapshot {snapshot.id}: by its manifests its files have {found} "
+            f"table {name!r}, snapshot {snapshot.id}: by its manifests its files have {row_count} "
             f"rows, by the snapshot {expected}: one of them is damaged. {REMEDY}"
         )
 
@@ -64,8 +64,8 @@ def check_manifest(storage: Storage, path: str, manifest: Any, entries: Sequence
     """
     size, count = storage.size(path), manifest.num_added_files + manifest.num_deleted_files
     stats = manifest.partition_stats
-    found = zip(*(tuple(entry.partition.values) for entry in entries), strict=True)
-    bounds = [(min(v), max(v)) for v in found if None not in v]
+    partition_values = zip(*(tuple(entry.partition.values) for entry in entries), strict=True)
+    bounds = [(min(v), max(v)) for v in partition_values if None not in v]
     least, greatest = stats.min_values, stats.max_values
     listed = [(least.get_field(n), greatest.get_field(n)) for n in range(len(least.fields))]
     problem = None
@@ -104,6 +104,6 @@ def check_inside(folder: str, paths: Iterable[str]) -> None:
 
 
 def check_entries(folder: str, entries: Iterable[Any]) -> None:
-    """``check_inside`` for the entries of a manifest."""
+    """Call ``check_inside`` for the entries of a manifest."""
     names = (entry.file.external_path or f"{folder}/{entry.file.file_name}" for entry in entries)
     check_inside(folder, names)

@@ -161,10 +161,10 @@ class TableSpec:
 
 
 def _free(table: str, columns: Mapping[str, DataType], reserved: Sequence[str]) -> None:
-    taken = [name for name in reserved if name in columns]
-    if taken:
+    conflicts = [name for name in reserved if name in columns]
+    if conflicts:
         raise DefinitionError(
-            f"table {table!r}: the column name {taken[0]!r} is reserved; rename the column"
+            f"table {table!r}: the column name {conflicts[0]!r} is reserved; rename the column"
         )
 
 

@@ -114,7 +114,7 @@ class CalibrationBin:
 
 
 def calibration_curve(labels: Floats, probabilities: Floats) -> list[CalibrationBin]:
-    """Predicted and observed shares in ten bins of equally many rows."""
+    """Return predicted and observed shares in ten bins of equally many rows."""
     order = np.argsort(probabilities, kind="stable")
     parts = [part for part in np.array_split(order, _BINS) if len(part)]
     return [

@@ -212,7 +212,7 @@ class Tracker:
                 raise
 
     def _known(self, client: Any, name: str) -> dict[str, str]:
-        """Versions in MLflow by their numbers here."""
+        """Return the versions in MLflow by their numbers here."""
         versions: dict[str, str] = {}
         token = None
         while True:
@@ -227,7 +227,7 @@ class Tracker:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Settings of MLflow for what it does for us, unless the environment says otherwise."""
+    """Set our defaults of MLflow in the block, unless the environment has other values."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -283,7 +283,7 @@ class ModelStates:
 def _slots(
     own: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]], count: int
 ) -> tuple[tuple[int, int], ...] | None:
-    """``count`` slots in ascending ranges: as many of the own as there are, then free ones.
+    """Return ``count`` slots in ascending ranges: as many of the own as there are, then free ones.
 
     >>> _slots([(0, 100)], [(100, 200)], 150)
     ((0, 100), (200, 250))

@@ -176,7 +176,7 @@ class DerivedRead:
         ]
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of starts, ``[low, high)`` ms, that are worked on one after another."""
+        """Yield ranges of starts, ``[low, high)`` ms, that are worked on one after another."""
         if not self._partitions:
             return
         begin, end = max(self._partitions[0].start * DAY_MS, MIN_TIME_MS), self._end_ms
@@ -272,11 +272,11 @@ class DerivedRead:
                 rows[first] = rows.get(first, 0) + file.rows
         held = 0
         for days in self._partitions:
-            own, begin = rows.get(days.start, 0), days.start * DAY_MS
-            if held and held + own > self._chunk_rows and low < begin < high:
+            partition_rows, begin = rows.get(days.start, 0), days.start * DAY_MS
+            if held and held + partition_rows > self._chunk_rows and low < begin < high:
                 yield low, begin
                 low, held = begin, 0
-            held += own if low < days.stop * DAY_MS else 0
+            held += partition_rows if low < days.stop * DAY_MS else 0
         if low < high:
             yield low, high
 

@@ -37,8 +37,8 @@ def commits_not_included(schema: pa.Schema) -> dict[str, int]:
     >>> commits_not_included(pa.schema([], {NOT_INCLUDED: '{"spend": 2}'}))
     {'spend': 2}
     """
-    found: dict[str, int] = json.loads((schema.metadata or {}).get(NOT_INCLUDED.encode(), b"{}"))
-    return found
+    counts: dict[str, int] = json.loads((schema.metadata or {}).get(NOT_INCLUDED.encode(), b"{}"))
+    return counts
 
 
 def _metadata(not_included: Mapping[str, int]) -> dict[str, str] | None:
@@ -98,8 +98,8 @@ class FeatureResult(Closeable):
         Nothing where there is none.
         """
         for chunk in range(self.entity_rows.chunks):
-            found = {name: view.chunk(chunk) for name, view in self._parts.items()}
-            table = self._assembled(self.entity_rows.rows(chunk), found)
+            features = {name: view.chunk(chunk) for name, view in self._parts.items()}
+            table = self._assembled(self.entity_rows.rows(chunk), features)
             if self.entity_rows.chunks > 1:
                 self._tick(table.num_rows)
             yield table

@@ -34,10 +34,10 @@ def with_outputs(
             if codes is not None:
                 reported[name] = codes[output]
         else:
-            own = computed[output]
-            rows = rows.append_column(name, own.values)
+            result = computed[output]
+            rows = rows.append_column(name, result.values)
             if codes is not None:
-                reported[name] = selection.worst(output, own.overflown, codes, count)
+                reported[name] = selection.worst(output, result.overflown, codes, count)
     for name, status in reported.items():
         array = pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUS_NAMES))
         rows = rows.append_column(f"{name}__status", array)

@@ -37,13 +37,13 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class RollupSummary:
-    """What a refresh did: units that were there, rollups made, those not worth having, deleted.
+    """What a refresh did: rollups up to date, created, not worth storing, deleted.
 
     ``rows_read`` were folded to ``rows_written``.
     """
 
     fresh: int = 0
-    made: int = 0
+    created: int = 0
     not_worth: int = 0
     deleted: int = 0
     rows_read: int = 0
@@ -51,8 +51,9 @@ class RollupSummary:
 
     def __str__(self) -> str:
         return (
-            f"{self.fresh:,} rollups were there, {self.made:,} made ({self.rows_read:,} rows to "
-            f"{self.rows_written:,}), {self.not_worth:,} not worth it, {self.deleted:,} deleted"
+            f"{self.fresh:,} rollups up to date, {self.created:,} created ({self.rows_read:,} rows "
+            f"to {self.rows_written:,}), {self.not_worth:,} not worth storing, "
+            f"{self.deleted:,} deleted"
         )
 
 
@@ -91,7 +92,7 @@ class _RollupRun:
     def __init__(self, lake: Lake, view: CompiledView, rollups: Rollups, table: str) -> None:
         self.lake, self.view, self.rollups, self.table = lake, view, rollups, table
         self._columns = [*view.keys, TILE_START, *(p.name for p in view.partials)]
-        self._made = self._not_worth = self._read = self._written = 0
+        self._created = self._not_worth = self._read = self._written = 0
 
     def run(self, now_ms: int, progress: OnProgress) -> RollupSummary:
         newest = latest_snapshot(self.lake, self.table)
@@ -113,7 +114,7 @@ class _RollupRun:
         progress(len(units), len(units))
         return RollupSummary(
             fresh=fresh,
-            made=self._made,
+            created=self._created,
             not_worth=self._not_worth,
             deleted=self.rollups.sweep(units, now_ms),
             rows_read=self._read,
@@ -130,7 +131,7 @@ class _RollupRun:
             self._not_worth += 1
         else:
             self.rollups.put(unit, rows)
-            self._made += 1
+            self._created += 1
             self._written += len(rows)
 
     def _folded(self, files: Sequence[DataFile]) -> pa.Table:

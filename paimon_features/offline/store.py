@@ -146,11 +146,11 @@ class PinnedRead:
 
     def _check_free(self, rows: pa.Schema, names: Sequence[str]) -> None:
         """Raise RequestError if entity rows have a column with the name of a result's column."""
-        taken = [name for name in names if name in rows.names]
-        if taken:
+        conflicts = [name for name in names if name in rows.names]
+        if conflicts:
             raise RequestError(
-                f"entity rows have a column {taken[0]!r}, which is also the name of a feature or "
-                "its status; rename the column"
+                f"entity rows have a column {conflicts[0]!r}, which is also the name of a feature "
+                "or its status; rename the column"
             )
 
 
@@ -335,11 +335,11 @@ class OfflineStore:
 
 def _name_tiles(reads: Sequence[ViewRead]) -> None:
     """Let pins of one events table say whose events they are, where these differ."""
-    found: dict[str, set[Pin]] = {}
+    pins_by_table: dict[str, set[Pin]] = {}
     for read in reads:
-        found.setdefault(read.events.table, set()).add(read.events)
+        pins_by_table.setdefault(read.events.table, set()).add(read.events)
     for read in reads:
-        if read.tiles is not None and len(found[read.events.table]) > 1:
+        if read.tiles is not None and len(pins_by_table[read.events.table]) > 1:
             read.events = replace(read.events, tiles=read.tiles.table)
 
 
@@ -348,7 +348,7 @@ def _all_exact(view: CompiledView, features: Sequence[CompiledFeature]) -> bool:
 
 
 def _named(view: str, name: str, features: Sequence[Feature]) -> Feature:
-    found = next((f for f in features if f.name == name), None)
-    if found is None:
+    feature = next((f for f in features if f.name == name), None)
+    if feature is None:
         raise UnknownNameError.of(f"feature of view {view!r}", name, [f.name for f in features])
-    return found
+    return feature

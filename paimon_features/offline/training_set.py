@@ -152,24 +152,24 @@ def build_training_set(
         properties = _properties(pinned, entity_rows, label, engine)
         features = tuple(pinned.columns.values())
         with acquire(lake, target, purpose="build a training set"):
-            known = _known_snapshot(lake, target, properties)
-            if known is None:
-                there = lake.exists(target)
-                if there and not replace and _is_complete(lake, target):
+            snapshot_id = _known_snapshot(lake, target, properties)
+            if snapshot_id is None:
+                exists = lake.exists(target)
+                if exists and not replace and _is_complete(lake, target):
                     raise TableError(_refusal(lake, target, properties))
                 _protect(lake, target, pinned.pins)
                 with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
-                    if there:  # only now: a read that fails leaves the old table as it is
+                    if exists:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
                     notes = {
                         COMMITS_NOT_INCLUDED: _json(pinned.not_included),
                         TRAINING_VALUES: _json(_values(pinned)),
                     }
-                    known = _write(lake, target, result, {**properties, **notes})
-            there_now = lake.properties(target)
+                    snapshot_id = _write(lake, target, result, {**properties, **notes})
+            stored = lake.properties(target)
         return TrainingSet(
-            target, known, entity_rows.count, int(there_now[ROWS_WITHOUT_FEATURES]), features,
-            label, pinned.pins, json.loads(there_now.get(COMMITS_NOT_INCLUDED, "{}")),
+            target, snapshot_id, entity_rows.count, int(stored[ROWS_WITHOUT_FEATURES]), features,
+            label, pinned.pins, json.loads(stored.get(COMMITS_NOT_INCLUDED, "{}")),
         )  # fmt: skip
 
 
@@ -206,20 +206,20 @@ def append_training_rows(
     pins_of(lake, name)  # UnknownNameError
     pinned = store.pin(refs, as_of=as_of, repeatable=True)
     source = row_source(rows, lake)
-    there = lake.properties(target)
+    stored = lake.properties(target)
     _check_appended(lake, target, pinned, source.schema.names)
-    label, features = there.get("training-set.label"), tuple(pinned.columns.values())
+    label, features = stored.get("training-set.label"), tuple(pinned.columns.values())
     limits: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
     with pinned.check_rows(source, hashed=True, **limits) as entity_rows:
         if not entity_rows.count:
             raise RequestError("got no entity rows to append")
         user = f"training-rows-{entity_rows.digest}"
         with acquire(lake, target, purpose="append to a training set"):
-            known = committed_snapshot(lake, target, user)
-            if known is not None:
+            earlier_id = committed_snapshot(lake, target, user)
+            if earlier_id is not None:
                 return TrainingSet(
-                    target, known, entity_rows.count, 0, features, label, pinned.pins,
-                    _not_included(lake, target, known),
+                    target, earlier_id, entity_rows.count, 0, features, label, pinned.pins,
+                    _not_included(lake, target, earlier_id),
                 )  # fmt: skip
             without = 0
 
@@ -248,26 +248,28 @@ def _not_included(lake: Lake, target: str, snapshot_id: int) -> dict[str, int]:
 
     Empty once their snapshot has expired.
     """
-    retained = (each for each in snapshots(lake, target) if each.id == snapshot_id)
-    properties = next((each.properties for each in retained), {})
-    found: dict[str, int] = json.loads(properties.get(COMMITS_NOT_INCLUDED, "{}"))
-    return found
+    retained = (snapshot for snapshot in snapshots(lake, target) if snapshot.id == snapshot_id)
+    properties = next((snapshot.properties for snapshot in retained), {})
+    counts: dict[str, int] = json.loads(properties.get(COMMITS_NOT_INCLUDED, "{}"))
+    return counts
 
 
 def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequence[str]) -> None:
-    there = lake.properties(target)
-    built = json.loads(there.get("training-set.features", "{}"))
+    stored = lake.properties(target)
+    built = json.loads(stored.get("training-set.features", "{}"))
     now = {str(ref): column for ref, column in pinned.columns.items()}
-    same = there.get("training-set.definitions") == document_digest(pinned.definitions()) and all(
-        json.loads(there.get(key, "null")) == (document or None)
+    same = stored.get("training-set.definitions") == document_digest(pinned.definitions()) and all(
+        json.loads(stored.get(key, "null")) == (document or None)
         for key, document in _computed(pinned).items()
     )
     if built != now or not same or not _is_complete(lake, target):
         other = sorted(built.keys() ^ now.keys())
-        what = f"other features: {', '.join(other)}" if other else "features defined otherwise"
+        difference = (
+            f"other features: {', '.join(other)}" if other else "features defined otherwise"
+        )
         raise TableError(
-            f"{target} was built with {what}; rows are appended with the same ones: name the same "
-            "service, or build it again: replace=True, on the command line --replace"
+            f"{target} was built with {difference}; rows are appended with the same ones: name the "
+            "same service, or build it again: replace=True, on the command line --replace"
         )
     unknown = [column for column in columns if column not in lake.schema(target).names]
     if unknown:
@@ -278,7 +280,7 @@ def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequen
 
 
 def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
-    """Exactly what a training set was made from, to read it again.
+    """Return exactly what a training set was made from, to read it again.
 
     Raises
     ------
@@ -288,8 +290,8 @@ def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
     target = TRAINING_PREFIX + name
     if not lake.exists(target):
         tables = [table for table in lake.list() if table.startswith(TRAINING_PREFIX)]
-        known = [table.removeprefix(TRAINING_PREFIX) for table in tables]
-        raise UnknownNameError.of("training set", name, known)
+        names = [table.removeprefix(TRAINING_PREFIX) for table in tables]
+        raise UnknownNameError.of("training set", name, names)
     documents = json.loads(lake.properties(target).get("training-set.sources", "[]"))
     return tuple(map(Pin.from_document, documents))
 
@@ -393,13 +395,15 @@ def _is_complete(lake: Lake, target: str) -> bool:
 
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
-    there = lake.properties(target)
+    stored = lake.properties(target)
     unnamed = (IDENTITY, ROWS_WITHOUT_FEATURES, COMMITS_NOT_INCLUDED, TRAINING_VALUES)
-    reported = [key for key in {**properties, **there} if key not in unnamed]
-    other = [key for key in reported if there.get(key) != properties.get(key)]
-    what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
+    reported = [key for key in {**properties, **stored} if key not in unnamed]
+    other = [key for key in reported if stored.get(key) != properties.get(key)]
+    difference = (
+        ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
+    )
     return (
-        f"table {target!r} contains another training set (different: {what}); "
+        f"table {target!r} contains another training set (different: {difference}); "
         "choose another name, or replace it: replace=True, on the command line --replace"
     )
 
@@ -422,8 +426,8 @@ def _protect(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
     """
     for table in dict.fromkeys(pin.table for pin in pins):
         _release(lake, table, target)
-        own = [pin for pin in pins if pin.table == table and pin.snapshot_id is not None]
-        for number, pin in enumerate(own):
+        table_pins = [pin for pin in pins if pin.table == table and pin.snapshot_id is not None]
+        for number, pin in enumerate(table_pins):
             assert pin.snapshot_id is not None
             create_tag(lake, table, training_tag(target, number), pin.snapshot_id)
             pin.check(lake)  # the tag is found by the snapshot's number
@@ -447,7 +451,7 @@ def _column_type(field: pa.Field) -> DataType:
         return Timestamp
     if pa.types.is_decimal(kind):
         return Decimal(kind.precision, kind.scale)
-    for accepts, found in (
+    for accepts, column_type in (
         (pa.types.is_boolean, Bool),
         (lambda k: pa.types.is_integer(k) and k.bit_width < 32, Int32),
         (pa.types.is_int32, Int32),
@@ -459,7 +463,7 @@ def _column_type(field: pa.Field) -> DataType:
         (pa.types.is_date, Date),
     ):
         if accepts(kind):
-            return found
+            return column_type
     raise RequestError(
         f"entity rows: the column {field.name!r} is {field.type}, which a table cannot hold; "
         "leave it out, or convert it to a number, string, date or timestamp"

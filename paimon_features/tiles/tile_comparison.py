@@ -219,7 +219,7 @@ class _ExpectedTiles:
             self.fold()
 
     def fold(self) -> None:
-        """One row for each tile."""
+        """Fold partial rows to one row for each tile."""
         parts = [(self.keys, self.partials), *self._held]
         keys = pa.concat_tables([some for some, _ in parts]).combine_chunks()
         self._held = []

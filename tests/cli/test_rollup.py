@@ -31,7 +31,7 @@ def test_a_named_view_is_rolled_up_and_lifetimes_are_by_default(project: Project
     )
     first = run("customer")
     assert first.exit_code == 0, first.output
-    assert first.output.startswith("customer: 0 rollups were there, ")
+    assert first.output.startswith("customer: 0 rollups up to date, ")
     # a window of its own, over the same tiles
     text = Path("features.py").read_text()
     Path("features.py").write_text(text.replace('pf.Count(windows=["7d"])', "pf.Count()"))

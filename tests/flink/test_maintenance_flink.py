@@ -47,7 +47,7 @@ def test_maintenance_preserves_rows_and_its_job_continues_exactly(
     register_consumer(target.lake, events, "a-reader", held)
     requested = pa.table({"customer_id": [1, 2, -4], "event_time_ms": [15_047 * DAY_MS] * 3})
     lifetimes = project.get_historical_features(["spend:count"], requested)
-    assert project.jobs.roll_up("spend").made > 0
+    assert project.jobs.roll_up("spend").created > 0
     assert project.get_historical_features(["spend:count"], requested) == lifetimes
 
     target.lake.set_partition_days(events, 8)  # the daily partitions that are there are merged
@@ -56,7 +56,7 @@ def test_maintenance_preserves_rows_and_its_job_continues_exactly(
     assert all(day % 8 == 0 for day in read_arrow(target.lake, events)["event_day"].to_pylist())
     assert project.get_historical_features(["spend:count"], requested) == lifetimes
     again = project.jobs.roll_up("spend")
-    assert again.made == 0 < again.fresh, "compacted days are rolled up again"
+    assert again.created == 0 < again.fresh, "compacted days are rolled up again"
 
     assert not any(m.skipped for m in done.values())
     for table in (tiles, events):

@@ -155,7 +155,7 @@ def test_a_fresh_rollup_is_read_in_place_of_its_tiles(totals: Totals) -> None:
     before, tiles, none = totals.read(q)
     assert (tiles, none) == (2 * 24 * DAYS, 0)
     done = rolled(totals, TOTALS, q + DAY_MS)
-    assert done.made > DAYS
+    assert done.created > DAYS
     after, rows, found = totals.read(q)
     assert after == before == totals.expected(q)
     # a window begins at day 40: eight times eight days, then six days
@@ -196,11 +196,11 @@ def test_a_stale_unit_is_read_from_what_is_below_it_until_it_is_computed_again(
     assert totals.read(q, as_of=old)[1] == fresh, "what an older snapshot sees is still rolled up"
 
     again = rolled(totals, TOTALS, q + DAY_MS)
-    assert (again.made, again.deleted) == (3, 0), "1, 8 and 64 days, nothing else"
+    assert (again.created, again.deleted) == (3, 0), "1, 8 and 64 days, nothing else"
     assert totals.read(q)[:2] == (totals.expected(q), fresh)
     assert rolled(totals, TOTALS, q + 2 * DAY_MS).deleted == 3
     assert totals.read(q, as_of=old)[0] == old_answers, "from tiles again"
-    assert rolled(totals, TOTALS, q + 2 * DAY_MS).made == 0
+    assert rolled(totals, TOTALS, q + 2 * DAY_MS).created == 0
 
 
 def test_a_rollback_finds_the_rollups_of_before(totals: Totals) -> None:
@@ -212,12 +212,12 @@ def test_a_rollback_finds_the_rollups_of_before(totals: Totals) -> None:
     assert totals.read(q)[0] != expected
     totals.lake.table("tiles_totals_g1").rollback_to(1)
     assert totals.read(q)[:2] == (expected, fresh)
-    assert rolled(totals, TOTALS, q + DAY_MS).made == 0
+    assert rolled(totals, TOTALS, q + DAY_MS).created == 0
 
 
 def test_days_that_have_not_ended_are_left_alone(totals: Totals) -> None:
-    assert rolled(totals, TOTALS, DAY_MS).made == 0
-    assert rolled(totals, TOTALS, DAY_MS + 3_600_000).made > 0
+    assert rolled(totals, TOTALS, DAY_MS).created == 0
+    assert rolled(totals, TOTALS, DAY_MS + 3_600_000).created > 0
     assert totals.read(DAYS * DAY_MS)[0] == totals.expected(DAYS * DAY_MS)
 
 
@@ -226,9 +226,9 @@ def test_what_would_not_halve_the_rows_is_not_kept_and_not_tried_again(tmp_path:
     lake.commit(clicks(range(4), per_day=1, users=1))
     first = rolled(lake, TOTALS)
     assert first.not_worth == 6, "a tile a day, and eight days alone, stay what they are"
-    assert first.made == 1, "four of them are one"
+    assert first.created == 1, "four of them are one"
     again = rolled(lake, TOTALS)
-    assert (again.made, again.not_worth, again.fresh) == (0, 0, 7)
+    assert (again.created, again.not_worth, again.fresh) == (0, 0, 7)
 
 
 def test_float_sums_of_a_pinned_read_are_the_same_bits_whatever_is_rolled_up(
@@ -258,13 +258,13 @@ def test_rollups_go_with_their_table(totals: Totals) -> None:
 
 def test_without_its_rollups_a_table_is_read_from_tiles(totals: Totals) -> None:
     q = DAYS * DAY_MS
-    made = rolled(totals, TOTALS, q + DAY_MS).made
+    made = rolled(totals, TOTALS, q + DAY_MS).created
     before, _, _ = totals.read(q)
     shutil.rmtree(totals.lake.side_folder / "rollups")
     after, rows, found = totals.read(q)
     assert after == before == totals.expected(q)
     assert (rows, found) == (2 * 24 * DAYS, 0)
-    assert rolled(totals, TOTALS, q + DAY_MS).made == made
+    assert rolled(totals, TOTALS, q + DAY_MS).created == made
 
 
 @pytest.mark.long
@@ -296,7 +296,7 @@ def test_rollups_in_the_place_of_others_are_computed_again(totals: Totals, suffi
     answers, rows, rollups = totals.read(65 * DAY_MS)
     assert (answers, rollups) == (before[0], 0)
     assert rows > before[1]
-    assert rolled(totals, TOTALS).made == made.made
+    assert rolled(totals, TOTALS).created == made.created
     assert totals.read(65 * DAY_MS) == before
 
 

@@ -38,7 +38,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 def bounded_batches(
     path: Path, rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most ``rows`` rows, and of at most ``BATCH_BYTES`` of texts of dictionaries.
+    """Yield batches of at most ``rows`` rows, and of at most ``BATCH_BYTES`` of texts of
+    dictionaries.
 
     Raises
     ------
@@ -65,13 +66,13 @@ def bounded_batches(
 
 def _dictionary_texts(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[str]:
     """Return the columns whose texts are in dictionaries."""
-    found = {
+    names = {
         chunk.path_in_schema
         for group in map(metadata.row_group, range(metadata.num_row_groups))
         for chunk in map(group.column, range(group.num_columns))
         if chunk.physical_type == "BYTE_ARRAY" and "DICTIONARY" in str(chunk.encodings)
     }
-    return sorted(found if columns is None else found & set(columns))
+    return sorted(names if columns is None else names & set(columns))
 
 
 def _longest_row(coded: pq.ParquetFile, number: int, texts: Sequence[str]) -> int:

@@ -59,7 +59,7 @@ def text_column(cells: pa.Array, bare: bool) -> CellColumn:
         return text_values(cells, kind, is_time)
 
     def texts(rows: Sequence[int]) -> Sequence[str | None]:
-        found: list[str | None] = cells.take(pa.array(rows, pa.int64())).to_pylist()
-        return [text.strip(" ") if bare and text is not None else text for text in found]
+        cell_texts: list[str | None] = cells.take(pa.array(rows, pa.int64())).to_pylist()
+        return [text.strip(" ") if bare and text is not None else text for text in cell_texts]
 
     return CellColumn(convert, texts, lambda: finer_than_ms(cells))

@@ -25,7 +25,7 @@ class Converted:
 
     @classmethod
     def of(cls, values: pa.Array, wrong: Bools, infinite: Bools | None = None) -> Converted:
-        """With flags that may be all false."""
+        """Return values with flags that may be all false."""
         return cls(
             values,
             wrong if wrong.any() else None,
@@ -46,11 +46,11 @@ class Converted:
 
 
 def _joined(flags: Sequence[Bools | None], lengths: Sequence[int]) -> Bools | None:
-    if all(each is None for each in flags):
+    if all(row_flags is None for row_flags in flags):
         return None
     return np.concatenate(
         [
-            np.zeros(length, np.bool_) if each is None else each
-            for each, length in zip(flags, lengths, strict=True)
+            np.zeros(length, np.bool_) if row_flags is None else row_flags
+            for row_flags, length in zip(flags, lengths, strict=True)
         ]
     )

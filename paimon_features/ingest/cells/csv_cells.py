@@ -155,10 +155,10 @@ def plain_lines(lines: Lines, width: int, dialect: Dialect = STANDARD) -> Bools:
         quoted = np.flatnonzero(count)
         if len(quoted):
             # the quotes of these lines, and the number of each in its line
-            own = quotes[_ranges(first[quoted], count[quoted])]
+            line_quotes = quotes[_ranges(first[quoted], count[quoted])]
             line = np.repeat(quoted, count[quoted])
             rank = _ranges(np.zeros(len(quoted), np.int64), count[quoted])
-            bad = _misplaced(data, lines, own, line, rank, dialect)
+            bad = _misplaced(data, lines, line_quotes, line, rank, dialect)
             plain[line[bad]] = False
             plain[quoted[count[quoted] % 2 == 1]] = False
             # commas within quotes separate nothing
@@ -173,8 +173,8 @@ def plain_lines(lines: Lines, width: int, dialect: Dialect = STANDARD) -> Bools:
 def _contains(lines: Lines, letters: Any) -> Bools:
     """Return which lines contain one of these letters of their text."""
     places = np.flatnonzero(letters)
-    found: Bools = np.searchsorted(places, lines.ends) != np.searchsorted(places, lines.starts)
-    return found
+    contained: Bools = np.searchsorted(places, lines.ends) != np.searchsorted(places, lines.starts)
+    return contained
 
 
 def _misplaced(
@@ -194,7 +194,7 @@ def _misplaced(
 
 
 def _ranges(starts: Any, counts: Any) -> Any:
-    """``start, start + 1, ...`` for each start, as many as its count."""
+    """Return ``start, start + 1, ...`` for each start, as many as its count."""
     total = int(counts.sum())
     shift = np.repeat(starts - (np.cumsum(counts) - counts), counts)
     return np.arange(total) + shift
@@ -328,5 +328,7 @@ def _batch(
     origin: str,
     broken: list[tuple[str, str, str | None]],
 ) -> CellBatch:
-    found = {column.name: text_column(cells[column.position], column.bare) for column in columns}
-    return CellBatch(rows, found, raw, origin, broken)
+    cell_columns = {
+        column.name: text_column(cells[column.position], column.bare) for column in columns
+    }
+    return CellBatch(rows, cell_columns, raw, origin, broken)

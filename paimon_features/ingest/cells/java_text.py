@@ -57,7 +57,7 @@ def double_text(value: float, *, single: bool = False) -> str:
 
 
 def texts_of(values: pa.Array) -> list[str | None]:
-    """``CAST(... AS STRING)`` of each value: of a number, boolean, date, timestamp or text."""
+    """Return ``CAST(... AS STRING)`` of each value: a number, boolean, date, timestamp or text."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         return [_time_text(ms) for ms in values.cast(pa.int64()).to_pylist()]
@@ -70,8 +70,8 @@ def texts_of(values: pa.Array) -> list[str | None]:
 
 
 def _python(values: pa.Array) -> list[Any]:
-    found: list[Any] = values.to_pylist()
-    return found
+    items: list[Any] = values.to_pylist()
+    return items
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], str]:
@@ -100,7 +100,7 @@ def _time_text(ms: int | None) -> str | None:
 
 
 def json_object(values: Mapping[str, Any]) -> str:
-    """``JSON_OBJECT`` of values: keys in order, characters unescaped where JSON permits it.
+    """Return ``JSON_OBJECT`` of values: keys in order, characters unescaped where JSON permits it.
 
     >>> json_object({"b": 1e10, "a": "é\\x1f", "c": None})
     '{"a":"é\\\\u001F","b":1.0E+10,"c":null}'

@@ -180,8 +180,8 @@ def _nested(value: Any) -> str:
             left.append(("{",))
         elif isinstance(item, list):
             left.append(("]",))
-            for number, each in enumerate(reversed(item), 1 - len(item)):
-                left += [each, ("," if number else "",)]
+            for number, element in enumerate(reversed(item), 1 - len(item)):
+                left += [element, ("," if number else "",)]
             left.append(("[",))
         else:
             written.append(_scalar(item))

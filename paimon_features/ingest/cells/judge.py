@@ -94,18 +94,18 @@ def _problems(
     source: EventSource,
     run: IngestRun,
 ) -> tuple[list[_Problem], Bools | None]:
-    found: list[_Problem] = []
-    known: Bools | None = None
+    problems: list[_Problem] = []
+    flagged: Bools | None = None
 
     def complain(flags: Bools | None, reason: str, details: Any) -> None:
-        nonlocal known
+        nonlocal flagged
         if flags is None or not flags.any():
             return
-        fresh = flags if known is None else flags & ~known
+        fresh = flags if flagged is None else flags & ~flagged
         rows = np.flatnonzero(fresh)
         if len(rows):
-            found.append(_Problem(rows, reason, details(rows)))
-            known = fresh if known is None else known | fresh
+            problems.append(_Problem(rows, reason, details(rows)))
+            flagged = fresh if flagged is None else flagged | fresh
 
     for name, cells in converted.items():
         kind = source.schema[name]
@@ -116,15 +116,15 @@ def _problems(
             return [text + (cell or "")[:SHOWN] for cell in shown(rows)]
 
         def wrong(rows: Any, name: str = name, kind: Any = kind, shown: Any = shown) -> Any:
-            what = f"{kind.text} or a time" if name in source.time_columns else kind.text
-            text = f"column {name}: expected {what}, got '"
+            expected = f"{kind.text} or a time" if name in source.time_columns else kind.text
+            text = f"column {name}: expected {expected}, got '"
             return [f"{text}{(cell or '')[:SHOWN]}'" for cell in shown(rows)]
 
         complain(cells.infinite, NOT_FINITE, infinite)
         complain(cells.wrong, WRONG_TYPE, wrong)
     _check_times(values, source, run, complain)
     _check_roles(values, source, complain)
-    return found, known
+    return problems, flagged
 
 
 def _check_times(values: pa.Table, source: EventSource, run: IngestRun, complain: Any) -> None:
@@ -156,13 +156,13 @@ def _check_times(values: pa.Table, source: EventSource, run: IngestRun, complain
 
 
 def _check_roles(values: pa.Table, source: EventSource, complain: Any) -> None:
-    """The columns of the retraction and of the event id, which must not be null."""
+    """Reject rows whose retraction or event id is null or, for a retraction, unknown."""
     if source.retraction is not None:
         reported = values.column(source.retraction)
-        known = reported.is_valid()
+        valid = reported.is_valid()
         expected = "true or false"
         if source.schema[source.retraction] == String:
-            known = pc.and_(known, pc.is_in(reported, pa.array(ROW_KINDS)))
+            valid = pc.and_(valid, pc.is_in(reported, pa.array(ROW_KINDS)))
             expected = ", ".join(ROW_KINDS)
         text = f"column {source.retraction}: expected {expected}, got "
 
@@ -170,7 +170,7 @@ def _check_roles(values: pa.Table, source: EventSource, complain: Any) -> None:
             cells = texts_of(reported.take(pa.array(rows)).combine_chunks())
             return [text + ("null" if cell is None else cell[:SHOWN]) for cell in cells]
 
-        complain(~_flags(known), BAD_RETRACTION, details)
+        complain(~_flags(valid), BAD_RETRACTION, details)
     if source.event_id is not None:
         text_of_id = f"column {source.event_id} is null"
         missing = _flags(values.column(source.event_id).is_null())

@@ -105,6 +105,6 @@ def decoded(line: bytes) -> str:
 
 
 def too_long(text: str) -> tuple[str, str] | None:
-    """Reason and detail, if a line stands for one that is too long (see ``long_lines``)."""
+    """Return reason and detail if a line stands for one that is too long (see ``long_lines``)."""
     mark = _MARK.match(text)
     return mark and (LINE_TOO_LONG, f"it has {mark[1]} bytes; see --max-line-bytes")

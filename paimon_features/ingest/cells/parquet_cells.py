@@ -62,8 +62,8 @@ def cell_batches(
         raws = _raw({name: array.take(pa.array(bad)) for name, array in cells.items()}, columns)
         broken = [(UNREADABLE, "a text is not UTF-8", raw) for raw in raws(list(range(len(bad))))]
         cells = {name: array.filter(pa.array(valid)) for name, array in cells.items()}
-    found = {column.name: _column(cells[column.field], column) for column in columns}
-    return [CellBatch(int(valid.sum()), found, _raw(cells, columns), origin, broken)]
+    cell_columns = {column.name: _column(cells[column.field], column) for column in columns}
+    return [CellBatch(int(valid.sum()), cell_columns, _raw(cells, columns), origin, broken)]
 
 
 def valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
@@ -99,7 +99,7 @@ def _column(cells: pa.Array, column: InputColumn) -> CellColumn:
 
 
 def _as_declared(cells: pa.Array, column: InputColumn) -> pa.Array:
-    """Cells as the Flink job declares them: timestamps as the integers in the file."""
+    """Return cells as the Flink job declares them: timestamps as the integers in the file."""
     if column.physical.kind == "timestamp[int96]":
         # with nine digits after the second
         texts = [

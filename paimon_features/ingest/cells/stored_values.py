@@ -34,8 +34,8 @@ def stored_values(
     whole = kind.is_integer or kind.text == "timestamp"
     if stored == "timestamp[int96]":
         # such a time has a calendar, unlike a number of milliseconds
-        made = _from_ms(_ms(cells), Timestamp)
-        return Converted(made.values.cast(kind.arrow), made.wrong)
+        converted = _from_ms(_ms(cells), Timestamp)
+        return Converted(converted.values.cast(kind.arrow), converted.wrong)
     if stored.startswith("timestamp["):
         return _from_ms(_ms(cells), kind)
     if stored == "date" and (is_time or kind.text == "timestamp"):
@@ -59,13 +59,13 @@ def stored_values(
     if stored == "text":
         return text_values(cells.cast(pa.string()), kind, is_time)
     texts = pa.array(texts_of(cells), pa.string())
-    made = text_values(texts, kind, is_time)
+    converted = text_values(texts, kind, is_time)
     if stored == "float":
         infinite = ~np.isfinite(_numbers(cells)) & _valid(cells)
-        wrong = np.asarray(made.values.is_null()) & _valid(cells)
-        return Converted.of(made.values, wrong & ~infinite, infinite & wrong)
-    bad = np.asarray(made.values.is_null()) & _valid(cells)
-    return Converted.of(made.values, bad)
+        wrong = np.asarray(converted.values.is_null()) & _valid(cells)
+        return Converted.of(converted.values, wrong & ~infinite, infinite & wrong)
+    bad = np.asarray(converted.values.is_null()) & _valid(cells)
+    return Converted.of(converted.values, bad)
 
 
 def _numbers(cells: pa.Array) -> Any:
@@ -98,7 +98,7 @@ def _flags_outside(ms: pa.Array) -> Bools:
 
 
 def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:
-    """Integers of 64 bits as an integer or a timestamp, where they fit."""
+    """Convert integers of 64 bits to an integer or a timestamp, where they fit."""
     if kind.text == "int64":
         return Converted(numbers)
     least, greatest = (
@@ -113,16 +113,16 @@ def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:
 
 
 def _whole(cells: pa.Array, kind: DataType) -> Converted:
-    """Floats without a fraction."""
+    """Convert floats without a fraction."""
     numbers = _numbers(cells).astype(np.float64)
     infinite = ~np.isfinite(numbers)
     with np.errstate(invalid="ignore"):
         fits = (numbers == np.floor(numbers)) & (numbers >= -_TWO_63) & (numbers < _TWO_63)
-    made = _from_ms(
+    converted = _from_ms(
         _masked(np.where(fits, numbers, 0).astype(np.int64), pa.int64(), ~fits, cells), kind
     )
-    wrong = ~fits if made.wrong is None else made.wrong | ~fits
-    return Converted.of(made.values, wrong & ~infinite, infinite)
+    wrong = ~fits if converted.wrong is None else converted.wrong | ~fits
+    return Converted.of(converted.values, wrong & ~infinite, infinite)
 
 
 def _floats(cells: pa.Array, kind: DataType) -> Converted:
@@ -150,10 +150,10 @@ def _decimals(cells: pa.Array, kind: DecimalType) -> Converted:
     values: list[Decimal | None] = []
     for number in encoded.dictionary.to_pylist():
         values.append(_decimal(number, quantum, limit))
-    made = pa.array(values, kind.arrow).take(encoded.indices)
+    decimals = pa.array(values, kind.arrow).take(encoded.indices)
     infinite = ~np.isfinite(_numbers(cells)) & _valid(cells)
-    wrong = np.asarray(made.is_null()) & _valid(cells) & ~infinite
-    return Converted.of(made, wrong, infinite)
+    wrong = np.asarray(decimals.is_null()) & _valid(cells) & ~infinite
+    return Converted.of(decimals, wrong, infinite)
 
 
 def _decimal(number: float, quantum: Decimal, limit: Decimal) -> Decimal | None:

@@ -45,14 +45,14 @@ def times(cells: pa.Array) -> pa.Array | None:
     if present[0] != nulls or present.sum() != len(cells):
         return None
     text = np.frombuffer(data, np.uint8)
-    found = np.zeros(len(cells), np.int64)
+    times_ms = np.zeros(len(cells), np.int64)
     for length in np.flatnonzero(present[1:]) + 1:
         rows = np.flatnonzero(lengths == length)
-        made = _of_length(text, offsets[rows], int(length))
-        if made is None:
+        group_ms = _of_length(text, offsets[rows], int(length))
+        if group_ms is None:
             return None
-        found[rows] = made
-    return pa.array(found, pa.int64(), mask=mask)
+        times_ms[rows] = group_ms
+    return pa.array(times_ms, pa.int64(), mask=mask)
 
 
 def _of_length(text: Any, starts: Any, length: int) -> Any:
@@ -63,14 +63,14 @@ def _of_length(text: Any, starts: Any, length: int) -> Any:
     first = forms[0] if len(forms) else 0
     if (forms == first).all():
         return _of_form(letters, int(first))
-    found = np.zeros(letters.shape[1], np.int64)
+    times_ms = np.zeros(letters.shape[1], np.int64)
     for form in np.unique(forms):
         rows = forms == form
-        made = _of_form(letters[:, rows], int(form))
-        if made is None:
+        group_ms = _of_form(letters[:, rows], int(form))
+        if group_ms is None:
             return None
-        found[rows] = made
-    return found
+        times_ms[rows] = group_ms
+    return times_ms
 
 
 def _offset_forms(letters: Any) -> Any:
@@ -114,17 +114,17 @@ def _of_form(letters: Any, offset: int) -> Any:
     year, month, day = number(0, 4), number(5, 7), number(8, 10)
     if not _exist(year, month, day).all():
         return None
-    made = _days(year, month, day) * DAY_MS
+    times_ms = _days(year, month, day) * DAY_MS
     if length > 10:
         hour, minute = number(11, 13), number(14, 16)
         second = number(17, 19) if length > _MINUTES else np.zeros_like(hour)
         if (hour > 23).any() or (minute > 59).any() or (second > 59).any():
             return None  # a leap second is left to the definition
-        made += hour.astype(np.int64) * HOUR_MS
-        made += minute.astype(np.int64) * MINUTE_MS + second.astype(np.int64) * SECOND_MS
+        times_ms += hour.astype(np.int64) * HOUR_MS
+        times_ms += minute.astype(np.int64) * MINUTE_MS + second.astype(np.int64) * SECOND_MS
     if length > 20:
         end = min(length, 23)
-        made += number(20, end) * 10 ** (23 - end)
+        times_ms += number(20, end) * 10 ** (23 - end)
     if offset > 1:
         places = [length + n for n in range(1, offset) if offset != 6 or n != 3]
         if offset == 6 and not (letters[length + 3] == ord(":")).all():
@@ -137,10 +137,10 @@ def _of_form(letters: Any, offset: int) -> Any:
             minutes = digits[places[2]].astype(np.int64) * 10 + digits[places[3]]
         if (hours > 23).any() or (minutes > 59).any():
             return None
-        made += np.where(letters[length] == ord("-"), 1, -1) * (
+        times_ms += np.where(letters[length] == ord("-"), 1, -1) * (
             hours * HOUR_MS + minutes * MINUTE_MS
         )
-    return made
+    return times_ms
 
 
 def _exist(year: Any, month: Any, day: Any) -> Bools:
@@ -152,7 +152,7 @@ def _exist(year: Any, month: Any, day: Any) -> Bools:
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970 in the Gregorian calendar, int64.
+    """Return days since 1970 in the Gregorian calendar, int64.
 
     After H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil.
     """

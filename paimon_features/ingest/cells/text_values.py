@@ -77,11 +77,11 @@ def _one_by_one(encoded: pa.DictionaryArray, kind: DataType, is_time: bool) -> C
         values.append(value)
         reasons.append(reason)
     indices = encoded.indices
-    found = _array(values, kind).take(indices)
+    converted = _array(values, kind).take(indices)
     # the last entry is that of nulls
     codes = np.array([0 if r is None else 2 if r == NOT_FINITE else 1 for r in [*reasons, None]])
     of_rows = codes[pc.fill_null(indices, len(reasons)).to_numpy(zero_copy_only=False)]
-    return Converted.of(found, of_rows == 1, of_rows == 2)
+    return Converted.of(converted, of_rows == 1, of_rows == 2)
 
 
 def _array(values: list[Any], kind: DataType) -> pa.Array:

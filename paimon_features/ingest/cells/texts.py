@@ -140,7 +140,7 @@ def _date(text: str) -> int:
 
 
 def _written_time(text: str) -> int | None:
-    """Milliseconds of a time with date, None for another text."""
+    """Return milliseconds of a time with date, None for another text."""
     if not _TIME.fullmatch(text):
         return None
     clock, sign, offset = _parts(text)
@@ -164,8 +164,8 @@ def _parts(text: str) -> tuple[str, str, str]:
     """Return the clock of a time, the sign and the digits of its offset."""
     clock = text[11:].rstrip("Zz ")
     for sign in "+-":
-        before, found, offset = clock.partition(sign)
-        if found:
+        before, separator, offset = clock.partition(sign)
+        if separator:
             return before.rstrip(" "), sign, offset
     return clock, "", ""
 

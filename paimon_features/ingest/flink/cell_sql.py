@@ -156,7 +156,8 @@ def _from_text(text: str, kind: DataType, is_time: bool) -> str:
 
 
 def _time_ms(text: str, least_ms: int | None = None) -> str:
-    """Milliseconds of a time, parsed by its parts: without time zone and lenient parser.
+    """Return the SQL for milliseconds of a time, parsed by its parts: without time zone and
+    lenient parser.
 
     ``least_ms`` is the lower bound of times.
     """

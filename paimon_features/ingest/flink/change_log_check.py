@@ -111,8 +111,8 @@ def compare_rows(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -> 
         other = pc.if_else(pc.equal(sums[_GOAL], 0), present, 0)
         by_key = pa.table({**{k: sums[k] for k in keys}, "rows": sums[_GOAL], "other": other})
         grouped = by_key.group_by(keys).aggregate([("rows", "sum"), ("other", "sum")])
-        known = grouped.filter(pc.greater(grouped["rows_sum"], 0))
-        outdated = pc.sum(known["other_sum"]).as_py() or 0
+        current = grouped.filter(pc.greater(grouped["rows_sum"], 0))
+        outdated = pc.sum(current["other_sum"]).as_py() or 0
     return pc.sum(missing).as_py() or 0, outdated
 
 
@@ -141,10 +141,10 @@ def _rows(
     """Return the rows of a snapshot of the table, by the names of the source."""
     # without a column to compare, the rows are counted
     fields = [column.field for column in columns] or [log.lake.schema(log.table).names[0]]
-    found = read_arrow(log.lake, log.table, columns=fields, snapshot_id=snapshot)
+    rows = read_arrow(log.lake, log.table, columns=fields, snapshot_id=snapshot)
     names = [column.name for column in columns]
-    renamed = found.rename_columns(names) if names else found
-    return _with_sums(renamed.select(names), names, sums, found.num_rows)
+    renamed = rows.rename_columns(names) if names else rows
+    return _with_sums(renamed.select(names), names, sums, rows.num_rows)
 
 
 def _with_sums(
@@ -174,5 +174,5 @@ def _summed(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 def _rejected(lake: Lake, source: EventSource, log: ChangeLog) -> int:
     """Return how many rows of the table were no valid events."""
-    found = read_arrow(lake, source.rejected_table, columns=["origin"])
-    return pc.sum(pc.equal(found["origin"], f"table:{log.name}")).as_py() or 0
+    rejected = read_arrow(lake, source.rejected_table, columns=["origin"])
+    return pc.sum(pc.equal(rejected["origin"], f"table:{log.name}")).as_py() or 0

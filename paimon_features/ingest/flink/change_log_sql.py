@@ -59,8 +59,8 @@ def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
     chosen = database if dot else lake.database
     if not lake.storage.is_folder(f"{lake.warehouse}/{chosen}.db"):
         names = lake.storage.names(lake.warehouse)
-        known = [name.removesuffix(".db") for name in names if name.endswith(".db")]
-        raise UnknownNameError.of("database", chosen, known)
+        databases = [name.removesuffix(".db") for name in names if name.endswith(".db")]
+        raise UnknownNameError.of("database", chosen, databases)
     opened = lake.of_database(chosen)
     opened.table(table)
     return opened, table
@@ -161,6 +161,6 @@ def _physical(kind: pa.DataType) -> Physical:
     if pa.types.is_binary(kind):
         return Physical("bytes", "BYTES")
     if kind in FLINK_NUMBERS:
-        what = "float" if pa.types.is_floating(kind) else "integer"
-        return Physical(what, FLINK_NUMBERS[kind])
+        physical_kind = "float" if pa.types.is_floating(kind) else "integer"
+        return Physical(physical_kind, FLINK_NUMBERS[kind])
     return Physical("unsupported", "STRING")

@@ -40,7 +40,7 @@ def checkpoint_offsets(checkpoint: Checkpoint, topic: str) -> dict[int, int]:
 
 
 def parse_split(state: bytes) -> tuple[str, int, int]:
-    """Topic, partition and next offset of a split: ``SimpleVersionedSerialization`` around
+    """Return topic, partition and next offset of a split: ``SimpleVersionedSerialization`` around
     ``KafkaPartitionSplitSerializer``. A negative offset stands for a start that is not decided.
 
     >>> data = struct.pack(">H", 1) + b"t" + struct.pack(">iqq", 2, 30, -(2**63))

@@ -36,9 +36,9 @@ def duplicate_views(
     """
     assert source.dedup_horizon is not None
     horizon = f"within {format_duration(source.horizon_ms or 0)}"
-    found = f"{DUPLICATE}: column {source.event_id}: "
+    prefix = f"{DUPLICATE}: column {source.event_id}: "
     got = f"CAST({quote(f'v_{source.event_id}')} AS STRING)"
-    problem = f"CONCAT({literal(found)}, {got}, {literal(f' came before, {horizon}')})"
+    problem = f"CONCAT({literal(prefix)}, {got}, {literal(f' came before, {horizon}')})"
     values = ", ".join(quote(f"v_{name}") for name in source.schema)
     views = (
         _of_stream(source, judged, clock) if time_ms is None else _of_batch(source, judged, time_ms)
@@ -84,7 +84,7 @@ def _of_batch(source: EventSource, judged: str, time_ms: int) -> list[tuple[str,
         quote(name) if name in columns else f"CAST(NULL AS {kind.flink})"
         for name, kind in source.schema.items()
     )
-    known = (
+    earlier_ids = (
         f"SELECT CAST(NULL AS STRING), {nothing}, 0 FROM {quote(source.table)} "
         f"WHERE {quote(INGEST_TIME_MS)} > {time_ms - (source.horizon_ms or 0)} "
         f"AND {quote(INGEST_TIME_MS)} <> {time_ms}"
@@ -106,7 +106,7 @@ def _of_batch(source: EventSource, judged: str, time_ms: int) -> list[tuple[str,
         "WHERE `fresh` = 1"
     )
     return [
-        ("ingest_arrivals", f"{fresh} UNION ALL {known}"),
+        ("ingest_arrivals", f"{fresh} UNION ALL {earlier_ids}"),
         ("ingest_numbered", numbered),
         ("ingest_seen", seen),
     ]

@@ -216,8 +216,8 @@ def _checks(column: InputColumn, source: EventSource) -> list[tuple[str, str]]:
     if infinite is not None:
         text = f"{NOT_FINITE}: column {column.name}: expected a finite {kind.text}, got "
         cases.append((f"{present} AND {infinite}", f"CONCAT({literal(text)}, {got})"))
-    what = f"{kind.text} or a time" if column.name in source.time_columns else kind.text
-    text = f"{WRONG_TYPE}: column {column.name}: expected {what}, got '"
+    expected = f"{kind.text} or a time" if column.name in source.time_columns else kind.text
+    text = f"{WRONG_TYPE}: column {column.name}: expected {expected}, got '"
     cases.append((f"{present} AND {value} IS NULL", f"CONCAT({literal(text)}, {got}, '''')"))
     return cases
 

@@ -123,7 +123,8 @@ class IngestJob:
         check_no_job(self.ledger, self.source)
 
     def _owning(self, tick: Callable[[float], None]) -> Callable[[float], None]:
-        """``tick``, and an error once the tables were taken over: the job is cancelled then."""
+        """Return ``tick``, which also raises once the tables were taken over: the job is cancelled
+        then."""
 
         def checked(elapsed_s: float) -> None:
             lease.check_all(self.leases)
@@ -263,7 +264,7 @@ def prepare(
 
 
 def explain(env: TableEnvironment, statements: IngestStatements) -> str:
-    """Flink's plan of the job, as text."""
+    """Return Flink's plan of the job, as text."""
     with flink_errors("planning the ingest job"):
         return str(prepare(env, statements).explain())
 
@@ -275,7 +276,8 @@ def _stopping(
     until: Callable[[], bool],
     folder: FilePath,
 ) -> Callable[[float], None]:
-    """``tick``, which also stops the job with a savepoint in ``folder`` once ``until`` is True."""
+    """Return ``tick``, which also stops the job with a savepoint in ``folder`` once ``until`` is
+    True."""
 
     def watch(elapsed_s: float) -> None:
         tick(elapsed_s)

@@ -94,7 +94,7 @@ def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
 
     try:
         with flink_errors(_connecting(topic)):
-            found = wait_until(known, NEW_TOPIC_S)
+            exists = wait_until(known, NEW_TOPIC_S)
     except JobError as error:
         if must_reach:
             raise
@@ -107,7 +107,7 @@ def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
             error,
         )
         return False
-    if not found:
+    if not exists:
         raise JobError(
             f"the brokers {topic.servers} have no topic {topic.topic!r} that "
             f"this login may read; it sees: {_shown(names)}"
@@ -117,8 +117,8 @@ def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
 
 def _topic_id(jvm: Any, admin: Any, name: str) -> str | None:
     described = admin.describeTopics(jvm.java.util.Collections.singletonList(name))
-    found = str(described.allTopicNames().get().get(name).topicId().toString())
-    return None if found == NO_ID else found
+    topic_id = str(described.allTopicNames().get().get(name).topicId().toString())
+    return None if topic_id == NO_ID else topic_id
 
 
 def _check_same_topic(topic: KafkaTopic, known_id: str | None, found_id: str | None) -> None:
@@ -140,7 +140,7 @@ class _Log:
         """Return the partitions that exist."""
         names = self._jvm.java.util.Collections.singletonList(self._topic)
         described = self._admin.describeTopics(names).allTopicNames().get().get(self._topic)
-        return {int(each.partition()) for each in described.partitions()}
+        return {int(partition.partition()) for partition in described.partitions()}
 
     def first(self, partitions: set[int]) -> dict[int, int]:
         """Return the offset of the oldest message that is left."""
@@ -155,8 +155,8 @@ class _Log:
         wanted = self._jvm.java.util.HashMap()
         for partition in partitions:
             wanted.put(common.TopicPartition(self._topic, partition), spec)
-        found = self._admin.listOffsets(wanted).all().get()
-        return {int(place.partition()): int(found[place].offset()) for place in found}
+        offsets = self._admin.listOffsets(wanted).all().get()
+        return {int(place.partition()): int(offsets[place].offset()) for place in offsets}
 
 
 def _check_end(log: _Log, topic: KafkaTopic, offsets: Mapping[int, int], resumes: bool) -> None:
@@ -194,10 +194,10 @@ def _check_deleted(log: _Log, topic: KafkaTopic, offsets: Mapping[int, int]) -> 
 
 def _group_offsets(admin: Any, topic: KafkaTopic) -> dict[int, int]:
     """Return what the group has committed, where a first run begins."""
-    found = admin.listConsumerGroupOffsets(topic.group).partitionsToOffsetAndMetadata().get()
+    committed = admin.listConsumerGroupOffsets(topic.group).partitionsToOffsetAndMetadata().get()
     return {
-        int(place.partition()): int(found[place].offset())
-        for place in found
+        int(place.partition()): int(committed[place].offset())
+        for place in committed
         if place.topic() == topic.topic
     }
 

@@ -126,26 +126,26 @@ def topic_columns(
                 "column is filled from the kind of each change"
             )
         fields[source.retraction] = _CHANGE
-    found = []
+    columns = []
     for name, kind in source.schema.items():
         check_readable(name, TEXT, kind)
         field_name = fields.get(name, name)
         header = field_name.startswith(_HEADER) and field_name != _HEADER
-        known = field_name in METADATA or header or name not in mapping
-        if field_name.startswith("kafka:") and not known:
+        is_valid = field_name in METADATA or header or name not in mapping
+        if field_name.startswith("kafka:") and not is_valid:
             raise ConfigurationError(
                 f"--column {name}={field_name}: expected one of: {', '.join(METADATA)}, "
                 f"{_HEADER}NAME"
             )
-        found.append(InputColumn(name, field_name, 0, TEXT, kind.text != "string"))
-    return tuple(found)
+        columns.append(InputColumn(name, field_name, 0, TEXT, kind.text != "string"))
+    return tuple(columns)
 
 
 def kafka_scan(name: str, topic: KafkaTopic) -> InputScan:
     """Return the scan of a topic. Offsets are part of the job's checkpoints."""
     of_message = [c for c in topic.columns if c.field.startswith("kafka:") and c.field != _CHANGE]
     flag = next((c for c in topic.columns if c.field == _CHANGE), None)
-    own = [c for c in topic.columns if c not in of_message and c is not flag]
+    value_columns = [c for c in topic.columns if c not in of_message and c is not flag]
     kept = [quote(f"m_{column.name}") for column in of_message]
     lines = f"{name}_lines"
     cells = [cell(column, quote(f"m_{column.name}")) for column in of_message]
@@ -153,10 +153,10 @@ def kafka_scan(name: str, topic: KafkaTopic) -> InputScan:
     if topic.format == DEBEZIUM:
         assert flag is not None, "topic_columns adds it"
         cells.append(cell(flag, quote("kind")))
-        views += _change_views(name, lines, own, kept, cells, flag.bare)
+        views += _change_views(name, lines, value_columns, kept, cells, flag.bare)
     else:
         text = line_text(name, lines, kept)
-        views += [text, *json_cells(name, own, text[0], kept, cells, first=_NO_VALUE)]
+        views += [text, *json_cells(name, value_columns, text[0], kept, cells, first=_NO_VALUE)]
     return InputScan(_table(name, topic, of_message), tuple(views))
 
 

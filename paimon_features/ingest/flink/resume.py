@@ -44,11 +44,11 @@ def resume_point(
         if one of them is not the table that the checkpoints belong to.
     """
     record = ledger.stream(run.id)
-    found = find_checkpoints(folder)
+    checkpoints = find_checkpoints(folder)
     if record is None:
-        return _without_record(ledger, run, folder, tables, found)
+        return _without_record(ledger, run, folder, tables, checkpoints)
     branch = Branch(record.branch)
-    newest = max((c for c in found if branch.contains(c)), key=lambda c: c.id, default=None)
+    newest = max((c for c in checkpoints if branch.contains(c)), key=lambda c: c.id, default=None)
     if newest is None and record.committed == NOTHING and not record.unknown:
         return None
     check_same_tables(tables, record.reads, folder)
@@ -86,8 +86,8 @@ def begin(
     record, branch = before or StreamRecord(run.id), Branch(((job_id, None),))
     if start is not None:
         # a stream of an earlier release has no record: its branch begins with the job before
-        known = ((start.job_id, None),) if before is None else before.branch
-        branch = Branch(known).then(job_id, start)
+        ancestors = ((start.job_id, None),) if before is None else before.branch
+        branch = Branch(ancestors).then(job_id, start)
         # the job commits what its checkpoint contains, if that was not committed before
         record = replace(record, committed=max(record.committed, start.id))
     ledger.record_stream(
@@ -106,13 +106,13 @@ def _without_record(
     run: IngestRun,
     folder: FilePath,
     tables: Sequence[Table],
-    found: Sequence[Checkpoint],
+    checkpoints: Sequence[Checkpoint],
 ) -> Checkpoint | None:
     # numbers start again after --restart, so the one that was written last counts; of two in one
     # tick of the file system's clock, the one with the greater number
-    newest = max(found, key=lambda c: (modified_ns(c.path / METADATA), c.id), default=None)
-    own = (ledger.source.table, ledger.source.rejected_table)
-    for table, committed in observed_commits(ledger.lake, own, run).items():
+    newest = max(checkpoints, key=lambda c: (modified_ns(c.path / METADATA), c.id), default=None)
+    table_names = (ledger.source.table, ledger.source.rejected_table)
+    for table, committed in observed_commits(ledger.lake, table_names, run).items():
         if newest is None or committed > newest.id:
             raise _duplicates(table, committed, newest, folder)
     if newest is None:
@@ -122,23 +122,23 @@ def _without_record(
                 f"lost, and there is no checkpoint in {folder}: rows could be duplicated. {_OVER}"
             )
         return None
-    known = _read_json(folder / TABLES_FILE)
-    if known is None:
+    recorded_tables = _read_json(folder / TABLES_FILE)
+    if recorded_tables is None:
         raise JobError(
             f"nothing records for which tables the checkpoints in {folder} were written: to "
             "resume from them could leave out rows. Delete this folder to start from the beginning"
         )
-    check_same_tables(tables, known, folder)
+    check_same_tables(tables, recorded_tables, folder)
     return newest
 
 
 def _duplicates(
     table: str, committed: int, newest: Checkpoint | None, folder: FilePath
 ) -> JobError:
-    there = "there is none" if newest is None else f"the newest is {newest.id}"
+    available = "there is none" if newest is None else f"the newest is {newest.id}"
     return JobError(
         f"table {table!r} contains checkpoint {committed} of this stream, and in {folder} "
-        f"{there}: rows since then would be duplicated. Restore the checkpoint, or accept "
+        f"{available}: rows since then would be duplicated. Restore the checkpoint, or accept "
         "that by --restart (with --kafka), or define a source under another name"
     )
 

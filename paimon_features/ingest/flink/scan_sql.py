@@ -105,7 +105,7 @@ def row_text(source: EventSource) -> str:
 
 
 def sql_options(options: Mapping[str, str]) -> str:
-    """``'key' = 'value'`` pairs for WITH clauses and hints."""
+    """Return ``'key' = 'value'`` pairs for WITH clauses and hints."""
     return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
 
 
@@ -199,21 +199,25 @@ def json_cells(
         f"other half is no character' {last}END"
     )
     others = "".join(f", {column}" for column in kept)
-    scalars, found = [], list(cells)
+    scalars, cell_values = [], list(cells)
     for column in columns:
         value = quote(f"s_{column.name}")
         # the text of a scalar with all its digits
         scalars.append(f", {once(read('JSON_VALUE', column.field))} AS {value}")
         # objects and lists by their JSON; each function reads the whole line again
         nested = read("JSON_QUERY", column.field)
-        found.append(cell(column, f"CASE WHEN {value} IS NULL THEN {nested} ELSE {value} END"))
+        cell_values.append(
+            cell(column, f"CASE WHEN {value} IS NULL THEN {nested} ELSE {value} END")
+        )
     split = (
         f"SELECT `raw`, `origin`, {once(cases)} AS `broken`{others}{''.join(scalars)} "
         f"FROM {quote(table)}"
     )
     if first is None:
         split += " WHERE `raw` IS NULL OR BTRIM(`raw`) <> ''"
-    query = f"SELECT `raw`, `origin`, `broken`, {', '.join(found)} FROM {quote(f'{name}_split')}"
+    query = (
+        f"SELECT `raw`, `origin`, `broken`, {', '.join(cell_values)} FROM {quote(f'{name}_split')}"
+    )
     return (f"{name}_split", split), (f"{name}_cells", query)
 
 

@@ -86,8 +86,8 @@ def ingest_kafka(
     def prepare(start: StreamStart) -> tuple[IngestStatements, str | None]:
         nonlocal written
         written = True
-        found = {} if settings is None else client_properties(settings, secrets)
-        reached = replace(topic, properties={**found, **topic.properties})
+        security = {} if settings is None else client_properties(settings, secrets)
+        reached = replace(topic, properties={**security, **topic.properties})
         topic_id = check_topic(
             reached,
             start.checkpoint,
@@ -249,7 +249,7 @@ def follow(
 
 
 def _memory_of_ids(source: EventSource) -> dict[str, str]:
-    """Options for the state of event ids: on disk, with incremental checkpoints."""
+    """Return options for the state of event ids: on disk, with incremental checkpoints."""
     if source.horizon_ms is None:
         return {}
     return {

@@ -83,8 +83,8 @@ def _type_of(schema: Any, named: dict[str, Any]) -> pa.DataType:
     if isinstance(schema, list):
         return _union(schema, named)
     if isinstance(schema, str):
-        known = named.get(schema)
-        return _SIMPLE.get(schema, pa.string()) if known is None else _type_of(known, {})
+        definition = named.get(schema)
+        return _SIMPLE.get(schema, pa.string()) if definition is None else _type_of(definition, {})
     kind = schema["type"]
     if "name" in schema:
         space = schema.get("namespace")
@@ -172,8 +172,8 @@ def _least_bytes(schema: Any, known: dict[str, float]) -> float:
     ``known`` are those of named types, infinite while open.
     """
     if isinstance(schema, list):
-        for each in schema:
-            _within(each, known)
+        for branch in schema:
+            _within(branch, known)
         return 1  # which of them it is
     if isinstance(schema, str):
         least = known.get(schema, _LEAST_BYTES.get(schema, 1))

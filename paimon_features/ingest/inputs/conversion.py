@@ -63,7 +63,7 @@ class CellConverter:
     def of_source(
         cls, settings: InputSettings, source: EventSource, fields: Mapping[str, str]
     ) -> CellConverter:
-        """For a source whose columns have these names in the file.
+        """Return a converter for a source whose columns have these names in the file.
 
         Raises
         ------
@@ -74,11 +74,11 @@ class CellConverter:
         for name, kind in source.schema.items():
             if name not in fields:
                 continue
-            known, other = columns.setdefault(fields[name], (name, kind))
-            same = other == kind and settings.of_column(known) == settings.of_column(name)
+            earlier, other = columns.setdefault(fields[name], (name, kind))
+            same = other == kind and settings.of_column(earlier) == settings.of_column(name)
             if not (same or settings.is_default):
                 raise ConfigurationError(
-                    f"columns {known!r} and {name!r} are both read from {fields[name]!r}, as "
+                    f"columns {earlier!r} and {name!r} are both read from {fields[name]!r}, as "
                     f"{other!r} and {kind!r}; converted files have one value for each cell: leave "
                     "one of them out, and derive it in an expression"
                 )
@@ -151,35 +151,35 @@ class CellConverter:
             return self._times(cells, field, kind, settings)
         style = (settings.decimal, settings.thousands)
         if kind.is_numeric and style != STYLE:
-            made, is_number = plain_numbers(cells, *style)
+            numbers, is_number = plain_numbers(cells, *style)
             why = f"expected numbers with decimal {style[0]!r}"
-            return _refused(made, pc.invert(is_number), _NUMBER_LIKE, why)
+            return _refused(numbers, pc.invert(is_number), _NUMBER_LIKE, why)
         return cells
 
     def _times(
         self, cells: pa.Array, field: str, kind: DataType, settings: InputSettings
     ) -> pa.Array:
-        """Texts of times as ISO 8601 in UTC, or as milliseconds."""
+        """Return texts of times as ISO 8601 in UTC, or as milliseconds."""
         is_time, is_day = field in self.times, kind.text == "date"
         zone, forms = settings.time_zone, settings.time_format
         left = pc.is_valid(cells)
         if forms:
             orders = self._orders.setdefault(field, DateOrders(forms))
             parser = self._parsers.setdefault(zone, TimeTexts(zone))
-            made, doubtful = orders.parse(parser, cells, is_day)
+            times, doubtful = orders.parse(parser, cells, is_day)
             if pc.any(doubtful).as_py():
                 why = "the order of day and month is not certain"
                 cells = pc.if_else(doubtful, _marked(cells, why), cells)
-            cells = pc.coalesce(_iso(made, is_day), cells)
-            left = pc.and_(left, made.is_null())
+            cells = pc.coalesce(_iso(times, is_day), cells)
+            left = pc.and_(left, times.is_null())
         if zone != "UTC" and not is_day:
-            made = naive_times(cells)  # those that a format read end with Z
-            cells = pc.coalesce(_iso(in_zone(made, zone), False), cells)
-            left = pc.and_(left, made.is_null())
+            times = naive_times(cells)  # those that a format read end with Z
+            cells = pc.coalesce(_iso(in_zone(times, zone), False), cells)
+            left = pc.and_(left, times.is_null())
         if is_time and settings.time_unit != "ms":
-            made = _text_milliseconds(cells, settings.time_unit)
-            cells = pc.if_else(pc.and_(left, made.is_valid()), made, cells)
-            left = pc.and_(left, made.is_null())
+            milliseconds = _text_milliseconds(cells, settings.time_unit)
+            cells = pc.if_else(pc.and_(left, milliseconds.is_valid()), milliseconds, cells)
+            left = pc.and_(left, milliseconds.is_null())
         elif not forms:
             return cells  # other numbers are milliseconds
         else:
@@ -206,21 +206,22 @@ def _iso(times: pa.Array, is_day: bool) -> pa.Array:
 
 
 def plain_numbers(cells: pa.Array, decimal: str, thousands: str) -> tuple[pa.Array, pa.Array]:
-    """Numbers with a decimal point and without separators of thousands, and which texts are some.
+    """Return numbers with a decimal point and no separators of thousands, and which texts are
+    numbers.
 
-    >>> made, is_number = plain_numbers(pa.array(["1.234,5", "-7", "1.23,4", None]), ",", ".")
-    >>> made.to_pylist(), is_number.to_pylist()
+    >>> numbers, is_number = plain_numbers(pa.array(["1.234,5", "-7", "1.23,4", None]), ",", ".")
+    >>> numbers.to_pylist(), is_number.to_pylist()
     (['1234.5', '-7', '1.23,4', None], [True, True, False, None])
     """
     bare = pc.utf8_trim_whitespace(cells)
     matching = pc.match_substring_regex(bare, number_pattern(decimal, thousands))
-    made = bare
+    numbers = bare
     if thousands:
         for letter in "\u00a0\u202f " if thousands in " \u00a0\u202f" else thousands:
-            made = pc.replace_substring(made, letter, "")
+            numbers = pc.replace_substring(numbers, letter, "")
     if decimal == ",":
-        made = pc.replace_substring(made, ",", ".")
-    return pc.if_else(matching, made, cells), matching
+        numbers = pc.replace_substring(numbers, ",", ".")
+    return pc.if_else(matching, numbers, cells), matching
 
 
 def number_pattern(decimal: str, thousands: str) -> str:
@@ -239,49 +240,49 @@ def _zoned(cells: pa.Array, zone: str) -> pa.Array:
 
 
 def _decimal_texts(cells: pa.Array) -> pa.Array:
-    """Decimals of more digits than a copy can store, with all of them."""
+    """Return texts of decimals of more digits than a copy can store, with all of them."""
     written = [None if value is None else format(value, "f") for value in cells.to_pylist()]
     return pa.array(written, pa.string())
 
 
 def _milliseconds(cells: pa.Array, unit: str) -> pa.Array:
-    """Numbers of a unit as milliseconds; finer ones are rounded down."""
+    """Return numbers of a unit as milliseconds; finer ones are rounded down."""
     mask = np.asarray(cells.is_null()) if cells.null_count else None
     plain: Any = cells.fill_null(0).to_numpy(zero_copy_only=False)
     if plain.dtype.kind == "f":
         # to the microsecond, which is what a double has of a time in seconds
         exact = np.round(plain.astype(np.float64) * (TIME_UNITS[unit] / 1e3))
         fits = np.abs(exact) < 2.0**63
-        made = np.where(fits, exact, 0).astype(np.int64) // 1_000
+        milliseconds = np.where(fits, exact, 0).astype(np.int64) // 1_000
     elif unit == "s":
         fits = np.abs(plain.astype(np.float64)) < 2.0**63 / 1_000
-        made = np.where(fits, plain, 0).astype(np.int64) * 1_000
+        milliseconds = np.where(fits, plain, 0).astype(np.int64) * 1_000
     else:
         fits = plain <= _NEVER_MS
-        made = np.where(fits, plain, 0).astype(np.int64) // (1_000_000 // TIME_UNITS[unit])
-    return pa.array(np.where(fits, made, _NEVER_MS), pa.int64(), mask=mask)
+        milliseconds = np.where(fits, plain, 0).astype(np.int64) // (1_000_000 // TIME_UNITS[unit])
+    return pa.array(np.where(fits, milliseconds, _NEVER_MS), pa.int64(), mask=mask)
 
 
 def _text_milliseconds(cells: pa.Array, unit: str) -> pa.Array:
-    """Texts of numbers of a unit as texts of milliseconds, rounded down; null for other texts.
+    """Return texts of numbers of a unit as texts of milliseconds, rounded down, else null.
 
     >>> _text_milliseconds(pa.array(["1.9999999", "-0.0001", "x"]), "s").to_pylist()
     ['1999', '-1', None]
     """
     parts = pc.extract_regex(pc.utf8_trim_whitespace(cells), _EPOCH)
-    known = parts.is_valid()
-    whole = pc.if_else(known, parts.field("whole"), "0").cast(pa.int64()).to_numpy()
-    fraction = pc.fill_null(pc.if_else(known, parts.field("fraction"), "0"), "")
+    is_number = parts.is_valid()
+    whole = pc.if_else(is_number, parts.field("whole"), "0").cast(pa.int64()).to_numpy()
+    fraction = pc.fill_null(pc.if_else(is_number, parts.field("fraction"), "0"), "")
     if unit == "s":
-        known = pc.and_(known, pa.array(whole <= _NEVER_MS // 1_000 - 1))
+        is_number = pc.and_(is_number, pa.array(whole <= _NEVER_MS // 1_000 - 1))
         first = pc.utf8_slice_codeunits(pc.utf8_rpad(fraction, 3, "0"), 0, 3).cast(pa.int64())
-        made = np.where(np.asarray(known), whole, 0) * 1_000 + first.to_numpy()
+        milliseconds = np.where(np.asarray(is_number), whole, 0) * 1_000 + first.to_numpy()
         rest = pc.match_substring_regex(pc.utf8_slice_codeunits(fraction, 3), "[1-9]")
         more = np.asarray(rest)
     else:
         per_ms = 1_000_000 // TIME_UNITS[unit]
-        made, more = whole // per_ms, whole % per_ms > 0
+        milliseconds, more = whole // per_ms, whole % per_ms > 0
         more = more | np.asarray(pc.match_substring_regex(fraction, "[1-9]"))
     below = np.asarray(pc.fill_null(pc.equal(parts.field("sign"), "-"), False))
-    made = np.where(below, -made - more, made)
-    return pa.array(made, pa.int64(), mask=~np.asarray(known)).cast(pa.string())
+    milliseconds = np.where(below, -milliseconds - more, milliseconds)
+    return pa.array(milliseconds, pa.int64(), mask=~np.asarray(is_number)).cast(pa.string())

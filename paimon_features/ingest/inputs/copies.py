@@ -60,13 +60,13 @@ class InputCopies:
         ConfigurationError
             For a missing path, one of an unknown form, and a folder without any.
         """
-        found: dict[Path, None] = {}
+        inputs: dict[Path, None] = {}
         for given in paths:
             path = given.expanduser().resolve()
             if not path.exists():
                 checked_form(path)  # says which file may be meant
             if self.handles(path):
-                found[path] = None
+                inputs[path] = None
             elif path.is_dir() and form_of(path) is None:
                 inside = [
                     p
@@ -79,18 +79,18 @@ class InputCopies:
                     raise ConfigurationError(
                         f"{given}: there is no file to ingest in this folder; {expected_forms()}"
                     )
-                found.update(dict.fromkeys(inside))
+                inputs.update(dict.fromkeys(inside))
             else:
-                found.update(dict.fromkeys(find_files([given])))
-        return list(found)
+                inputs.update(dict.fromkeys(find_files([given])))
+        return list(inputs)
 
     def handles(self, path: Path) -> bool:
         """Return True if an input is read from a copy."""
         form = form_of(path) if path.exists() else None
         if form is None:
             return False
-        known = any(path.name.lower().endswith(ending) for ending in FORMATS)
-        if not known or not self.settings.is_default:
+        has_known_ending = any(path.name.lower().endswith(ending) for ending in FORMATS)
+        if not has_known_ending or not self.settings.is_default:
             return True
         if path not in self._odd:  # reads a footer, and each file comes by twice
             self._odd[path] = (form == "Parquet" and self._has_odd_numbers(path)) or (
@@ -133,7 +133,8 @@ class InputCopies:
 
     @contextmanager
     def copied(self, files: Iterable[InputFile], folder: Path) -> Iterator[tuple[InputFile, ...]]:
-        """The files, those that are read from a copy with one below ``folder``, until the end."""
+        """Yield the files; those that are read from a copy get one below ``folder`` for the
+        block."""
         import shutil
 
         out = list(files)
@@ -150,16 +151,16 @@ class InputCopies:
                 shutil.rmtree(copy.parent, ignore_errors=True)
 
     def columns_of(self, opened: OpenedInput) -> dict[str, str]:
-        """Column of the source -> its name in an input; columns that it lacks are left out."""
+        """Return the name in an input of each column of the source; missing ones are left out."""
         wanted = self.settings.columns
-        found = {}
+        fields = {}
         for name in self.source.schema:
             candidates = candidates_of(name, wanted.get(name), opened.schema.names)
             if len(candidates) == 1:
-                found[name] = candidates[0]
+                fields[name] = candidates[0]
             elif opened.form == "JSON" and not candidates and name != self.source.event_time:
-                found[name] = wanted.get(name, name)  # a later object may have the key
-        return found
+                fields[name] = wanted.get(name, name)  # a later object may have the key
+        return fields
 
     def _converter(self, opened: OpenedInput, names: dict[str, str]) -> CellConverter:
         converter = CellConverter.of_source(self.settings, self.source, names)

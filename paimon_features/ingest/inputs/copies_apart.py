@@ -27,7 +27,7 @@ _TEXT = ("CSV", "JSON")
 
 
 def _limits() -> ReadingLimits:
-    """Limits for inputs of any size: half of the memory, and a week."""
+    """Return limits for inputs of any size: half of the memory, and a week."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return ReadingLimits(max(LIMITS.memory_bytes, memory // 2), total_s=7 * 86_400)
 
@@ -43,9 +43,9 @@ class InputCopiesApart(InputCopies):
         self._found: list[Path] = []
 
     def find(self, paths: Iterable[Path]) -> list[Path]:
-        found = super().find(paths)
-        self._found = [path for path in found if self.handles(path) and _has_types(path)]
-        return found
+        inputs = super().find(paths)
+        self._found = [path for path in inputs if self.handles(path) and _has_types(path)]
+        return inputs
 
     def inspect(self, path: Path) -> InputFile:
         if not _has_types(path):
@@ -63,12 +63,12 @@ class InputCopiesApart(InputCopies):
     def copy_all(self, paths: Iterable[tuple[Path, Path]]) -> Iterator[Path | None]:
         pairs = list(paths)
         apart = [pair for pair in pairs if _has_types(pair[0])]
-        made = iter(()) if not apart else read_apart(
+        copies = iter(()) if not apart else read_apart(
             apart[0][0], _copies, self.source, self.settings, apart,
             on_rows=self.on_rows, limits=_limits(),
         )  # fmt: skip
         for path, copy in pairs:
-            yield next(made) if _has_types(path) else self._copy(path, copy)
+            yield next(copies) if _has_types(path) else self._copy(path, copy)
 
 
 def _has_types(path: Path) -> bool:

@@ -44,18 +44,18 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
     text = head.decode(settings.encoding, "replace").removeprefix("\ufeff")
     if len(head) == HEAD_BYTES:
         text = text[: text.rfind("\n") + 1] or text
-    found = _sniffed(path, text)
-    if found is None:
+    sniffed = _sniffed(path, text)
+    if sniffed is None:
         notes.append("no dialect was recognised: read as comma-separated (--input delimiter=...)")
         return settings
-    if "delimiter" not in kept and found["Delimiter"] not in ("", "(empty)"):
-        settings = replace(settings, delimiter=found["Delimiter"])
+    if "delimiter" not in kept and sniffed["Delimiter"] not in ("", "(empty)"):
+        settings = replace(settings, delimiter=sniffed["Delimiter"])
     if "delimiter" not in kept:
         # broken rows mislead the search; a header of several names does not
         line = next((line for line in text.splitlines()[settings.skip :] if line.strip()), "")
         if settings.delimiter not in line:
             settings = replace(settings, delimiter=max(",;\t|", key=line.count))
-    before = int(found["SkipRows"]) if "skip" not in kept else 0
+    before = int(sniffed["SkipRows"]) if "skip" not in kept else 0
     if before and _are_no_rows(text.splitlines()[:before], settings):
         settings = replace(settings, skip=before)
         notes.append(f"the first {before} lines are skipped (--input skip=0 reads them)")
@@ -65,7 +65,7 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
             f"line {before + 1} and others have another number of fields than the first one; if "
             f"the lines before it are no rows: --input skip={before}"
         )
-    if "header" not in kept and not settings.names and not found["HasHeader"]:
+    if "header" not in kept and not settings.names and not sniffed["HasHeader"]:
         settings = replace(settings, header=not _without_header(text, settings))
         if not settings.header:
             notes.append(

@@ -44,6 +44,6 @@ class DifferentTexts:
 
     def are_mostly(self, flags: Any) -> bool:
         """Return True if all but a few rows, and at least two texts or all, have a flag."""
-        known = int(np.asarray(flags).sum())
-        enough = known >= min(2, len(self.bare)) and known > 0
+        flagged = int(np.asarray(flags).sum())
+        enough = flagged >= min(2, len(self.bare)) and flagged > 0
         return enough and self.share(flags) >= 1 - MOST_WRONG

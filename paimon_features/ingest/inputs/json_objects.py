@@ -51,7 +51,7 @@ class ObjectBatches:
         self.nested: dict[str, str] = {}
 
     def peek(self, count: int) -> bool:
-        """Look at the first objects; whether there is one."""
+        """Read the first objects ahead; return True if there is one."""
         first = next(pieces(self._rows, count), [])
         self._add_names(first)
         self._rows = chain(first, self._rows)
@@ -176,9 +176,9 @@ def _of_array(path: Path, opened: Opener) -> Iterator[dict[str, Any]]:
 
 
 def _end_of(between: re.Pattern[str], text: str, at: int) -> int:
-    found = between.match(text, at)
-    assert found is not None, "it matches nothing, too"
-    return found.end()
+    match = between.match(text, at)
+    assert match is not None, "it matches nothing, too"
+    return match.end()
 
 
 class ReadableFile(io.RawIOBase):

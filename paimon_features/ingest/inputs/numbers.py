@@ -34,8 +34,8 @@ _REST: tuple[tuple[str, str], ...] = ((",", "."), (",", " "), (".", " "), (".", 
 
 def with_entries(settings: InputSettings, name: str, **entries: Any) -> InputSettings:
     """Return the settings with entries of one column of the source."""
-    own = {**settings.by_column.get(name, {}), **entries}
-    return replace(settings, by_column={**settings.by_column, name: own})
+    column_entries = {**settings.by_column.get(name, {}), **entries}
+    return replace(settings, by_column={**settings.by_column, name: column_entries})
 
 
 def number_settings(
@@ -45,7 +45,7 @@ def number_settings(
     kept: set[str],
     notes: list[str],
 ) -> InputSettings:
-    """Texts without a value, and the characters of numbers, of each column of a sample.
+    """Return the settings with the null texts and number styles of each column of a sample.
 
     ``names`` has the source's column of each field; entries in ``kept`` stay.
     """
@@ -74,10 +74,10 @@ def _with_nulls(
         others = DifferentTexts.of(column, without=tuple(present))
         if others.share(others.match("^[+-]?[0-9]")) <= 0.8:
             continue
-        found = tuple(sorted(present))
-        settings = with_entries(settings, name, nulls=found)
+        markers = tuple(sorted(present))
+        settings = with_entries(settings, name, nulls=markers)
         notes.append(
-            f"{', '.join(map(repr, found))} among numbers or times of {name!r} are read as no "
+            f"{', '.join(map(repr, markers))} among numbers or times of {name!r} are read as no "
             f"value (--input {name}.nulls=...)"
         )
     return settings
@@ -103,7 +103,8 @@ def _with_styles(
     if not possible:
         return settings
     best = max(
-        styles, key=lambda s: (sum(s in each for each in possible.values()), -styles.index(s))
+        styles,
+        key=lambda s: (sum(s in candidates for candidates in possible.values()), -styles.index(s)),
     )
     settings = replace(settings, decimal=best[0], thousands=best[1])
     if best != STYLE:
@@ -114,15 +115,15 @@ def _with_styles(
             settings = with_entries(settings, name, decimal=decimal, thousands=thousands)
             notes.append(_about(fitting[0], f"numbers of {name!r}"))
     for name in either:
-        own = settings.of_column(name)
-        decided = any(set(possible.get(other, ())) & set(_POINTS) == {(own.decimal, own.thousands)}
-                      for other in possible)  # fmt: skip
+        column_settings = settings.of_column(name)
+        style = (column_settings.decimal, column_settings.thousands)
+        decided = any(set(fitting) & set(_POINTS) == {style} for fitting in possible.values())
         if decided:
             continue
-        one, other = ("1.234", "1234") if own.decimal == "," else ("1234", "1.234")
+        one, other = ("1.234", "1234") if column_settings.decimal == "," else ("1234", "1.234")
         how = (
             "decimal=. --input thousands=,"
-            if own.decimal == ","
+            if column_settings.decimal == ","
             else "decimal=, --input thousands="
         )
         notes.append(f"{name!r}: '1,234' is read as {one} (--input {how} reads {other})")
@@ -163,36 +164,39 @@ def number_type(
             return String, None, ["digits with leading zeros: kept as a text"], numbers
         if is_key and pc.any(values.match(r"^\+")).as_py():
             return String, None, ["digits with a sign: kept as a text"], numbers
-        made = text_values(numbers, Int64)
-        if made.wrong is not None and (made.wrong & whole).any():
+        integers = text_values(numbers, Int64)
+        if integers.wrong is not None and (integers.wrong & whole).any():
             return String, None, ["integers of more than 64 bits: kept as texts"], numbers
         if is_key or not has_points:
             notes = ["integers written with a fraction: read as integers"] if has_points else []
-            return Int64, None, notes + _about_broken(values, whole), made.values
+            return Int64, None, notes + _about_broken(values, whole), integers.values
     return _fractions(values, numbers, number) if values.are_mostly(number) else None
 
 
 def _fractions(
     values: DifferentTexts, numbers: pa.Array, number: Any
 ) -> tuple[DataType, int | None, list[str], pa.Array]:
-    made = text_values(numbers, Float64)
-    finite = number if made.infinite is None else number & ~made.infinite
+    floats = text_values(numbers, Float64)
+    finite = number if floats.infinite is None else number & ~floats.infinite
     if not values.are_mostly(finite):
-        return String, None, ["numbers beyond those of a double: kept as texts"], made.values
+        return String, None, ["numbers beyond those of a double: kept as texts"], floats.values
     notes = _about_broken(values, finite)
-    known = numbers.filter(pa.array(finite))
-    fraction = pc.struct_field(pc.extract_regex(known, r"\.(?P<f>[0-9]*)"), "f")
+    finite_numbers = numbers.filter(pa.array(finite))
+    fraction = pc.struct_field(pc.extract_regex(finite_numbers, r"\.(?P<f>[0-9]*)"), "f")
     decimals = pc.max(pc.utf8_length(pc.fill_null(fraction, ""))).as_py() or 0
-    long = known.filter(pc.match_substring_regex(known, _LONG))
+    long = finite_numbers.filter(pc.match_substring_regex(finite_numbers, _LONG))
     if len(long) and not _are_doubles(long):
-        whole = pc.struct_field(pc.extract_regex(known, r"^[+-]?0*(?P<w>[0-9]*)"), "w")
+        whole = pc.struct_field(pc.extract_regex(finite_numbers, r"^[+-]?0*(?P<w>[0-9]*)"), "w")
         digits = pc.max(pc.utf8_length(pc.fill_null(whole, ""))).as_py() + decimals
-        if digits <= MOST_DIGITS and not pc.any(pc.match_substring_regex(known, "[eE]")).as_py():
+        if (
+            digits <= MOST_DIGITS
+            and not pc.any(pc.match_substring_regex(finite_numbers, "[eE]")).as_py()
+        ):
             note = "more digits than a double has: read as exact decimals"
             shown = decimals if decimals <= MOST_DECIMALS else None
-            return Decimal(MOST_DIGITS, decimals), shown, [*notes, note], made.values
-        return String, None, ["more digits than numbers have: kept as texts"], made.values
-    return Float64, decimals if decimals <= 4 else None, notes, made.values
+            return Decimal(MOST_DIGITS, decimals), shown, [*notes, note], floats.values
+        return String, None, ["more digits than numbers have: kept as texts"], floats.values
+    return Float64, decimals if decimals <= 4 else None, notes, floats.values
 
 
 def _are_doubles(texts: pa.Array) -> bool:

@@ -82,8 +82,8 @@ class OpenedInput:
 
     def take_unreadable(self) -> list[UnreadableRow]:
         """Return the rows that could not be split since the last call."""
-        taken, self.unreadable = self.unreadable, []
-        return taken
+        rows, self.unreadable = self.unreadable, []
+        return rows
 
 
 def form_of(path: Path) -> str | None:
@@ -188,7 +188,7 @@ def _readable(batch: pa.RecordBatch, opened: OpenedInput) -> pa.RecordBatch:
 
 @contextmanager
 def reported(path: Path, form: str) -> Iterator[None]:
-    """Errors of the libraries as ours."""
+    """Raise errors of the libraries as ConfigurationError."""
     try:
         yield
     except (PaimonFeaturesError, MemoryError):
@@ -216,7 +216,7 @@ def closing_of(batches: Iterator[Any]) -> Iterator[None]:
 
 @contextmanager
 def text_bytes(path: Path) -> Iterator[Any]:
-    """The bytes of a file, decompressed by the ending of its name."""
+    """Open the bytes of a file, decompressed by the ending of its name."""
     kind = _COMPRESSED.get(path.suffix.lower())
     if kind == "zstd":
         with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, "zstd") as stream:
@@ -300,7 +300,7 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
 
 
 def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
-    """Objects, an array of them or one a line; numbers and texts as they are written."""
+    """Open JSON objects, in an array or one a line; numbers and texts stay as written."""
     opened = OpenedInput("JSON", pa.schema([]), iter(()))
 
     def unreadable(reason: str, detail: str, text: str) -> None:
@@ -309,10 +309,10 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     objects = ObjectBatches(path, read_objects(path, text_bytes, unreadable), unreadable)
     if not objects.peek(1_000):
         first = next(iter(opened.unreadable), None)
-        found = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"
+        hint = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"
         raise ConfigurationError(
             f"{path}: there is no JSON object in it; expected an array of objects or one a line"
-            f"{found}"
+            f"{hint}"
         )
     opened.schema = pa.schema([(name, pa.string()) for name in objects.names])
     opened.batches, opened.nested = objects.batches(BATCH_ROWS), objects.nested

@@ -148,8 +148,8 @@ def profile_input(
         times = _times(sample.column(chosen.field), chosen, settings)
     finally:
         parser.close()
-    known = times.drop_null()
-    if not len(known):
+    event_times = times.drop_null()
+    if not len(event_times):
         unit = f" in {settings.time_unit}" if chosen.time_format is None else ""
         raise ConfigurationError(
             f"{path}: no value of {chosen.field!r}, as {chosen.example!r}, is a time{unit} of the "
@@ -172,8 +172,8 @@ def profile_input(
         complete,
         sample.num_rows if complete else opened.rows,
         columns,
-        pc.min(known).as_py(),
-        pc.max(known).as_py(),
+        pc.min(event_times).as_py(),
+        pc.max(event_times).as_py(),
         unreadable,
         notes,
         times,
@@ -322,12 +322,12 @@ def _text_type(
     forms = find_formats(values, parser, settings.time_format)
     if forms and not values.are_all(r"^[0-9]+$"):
         return _time_of(forms, settings)
-    found = number_type(values, settings, is_key=is_number)
-    if found is None:
+    number = number_type(values, settings, is_key=is_number)
+    if number is None:
         lower = set(pc.utf8_lower(values.bare).to_pylist()) if len(values.bare) <= 4 else set()
         is_flag = lower and lower <= {"true", "false", "t", "f", "yes", "no", "y", "n"}
         return Bool if is_flag and len(lower) <= 2 else String, None, [], None, None, False
-    kind, decimals, notes, numbers = found
+    kind, decimals, notes, numbers = number
     unit = form = None
     if not is_number and kind in (Int64, Float64):
         unit = _unit(pa.chunked_array([numbers]))
@@ -345,11 +345,11 @@ def _are_exact_integers(finite: pa.ChunkedArray) -> bool:
 
 
 def _decimal_type(column: pa.ChunkedArray) -> _Typed:
-    """Int64, text, decimal or float: the first one that has all digits of each value."""
+    """Return the first of Int64, text, decimal and float that has all digits of each value."""
     precision, scale = column.type.precision, column.type.scale
     if scale <= 0:
-        known = column.drop_null()
-        fits = pc.min(known).as_py() >= -(2**63) and pc.max(known).as_py() < 2**63
+        values = column.drop_null()
+        fits = pc.min(values).as_py() >= -(2**63) and pc.max(values).as_py() < 2**63
         if fits:
             note = "ingest rejects rows with integers of more than 64 bits"
             return Int64, None, [note] if precision > 18 else [], None, None, False
@@ -390,10 +390,10 @@ def _time_of(forms: list[str], settings: InputSettings) -> _Typed:
 def _unit(column: pa.ChunkedArray) -> str | None:
     """Return the unit in which all numbers are times between 1990 and 2100, None if there is
     none."""
-    known = column.drop_null()
-    if not len(known):
+    numbers = column.drop_null()
+    if not len(numbers):
         return None
-    least, greatest = float(pc.min(known).as_py()), float(pc.max(known).as_py())
+    least, greatest = float(pc.min(numbers).as_py()), float(pc.max(numbers).as_py())
     for unit, scale in _UNITS:
         per_second = scale / 1e9
         if _YEARS[0] * per_second <= least and greatest <= _YEARS[1] * per_second:
@@ -462,9 +462,9 @@ def _choose_time(
     if "time_format" not in kept:
         settings = replace(settings, time_format=() if form is None else (form,))
         for c in columns:
-            own = c.time_format if c.type in (Timestamp, Date) else None
-            if c is not chosen and own is not None and own != form:
-                settings = with_entries(settings, c.name, time_format=(own,))
+            other_format = c.time_format if c.type in (Timestamp, Date) else None
+            if c is not chosen and other_format is not None and other_format != form:
+                settings = with_entries(settings, c.name, time_format=(other_format,))
     settings = replace(settings, time_unit=unit if form is None else "ms")
     is_number = chosen.type is not None and chosen.type.is_numeric and form is None
     if is_number and not settings.time_format:
@@ -487,14 +487,14 @@ def _times(
     columns = {chosen.field: (chosen.name, Int64)}
     with CellConverter(settings, columns, {chosen.field}) as converter:
         batch = converter.convert(pa.RecordBatch.from_arrays([cells], names=[chosen.field]))
-    made = batch.column(0)
-    if pa.types.is_string(made.type):
-        made = text_values(made, Int64, True).values
-    elif pa.types.is_timestamp(made.type) or pa.types.is_date(made.type):
-        made = floor_times(made).view(pa.int64())
-    made = made.cast(pa.int64())
-    odd = pc.or_(pc.less(made, MIN_TIME_MS), pc.greater(made, MAX_TIME_MS))
-    return pc.if_else(odd, pa.scalar(None, pa.int64()), made)
+    times = batch.column(0)
+    if pa.types.is_string(times.type):
+        times = text_values(times, Int64, True).values
+    elif pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
+        times = floor_times(times).view(pa.int64())
+    times = times.cast(pa.int64())
+    odd = pc.or_(pc.less(times, MIN_TIME_MS), pc.greater(times, MAX_TIME_MS))
+    return pc.if_else(odd, pa.scalar(None, pa.int64()), times)
 
 
 def _plain(name: str) -> str:
@@ -511,16 +511,16 @@ _RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start", *CONSTANTS
 
 
 def _source_names(fields: Sequence[str]) -> dict[str, str]:
-    """Field -> the name that a source's column may have, each once."""
+    """Return a unique name that a source's column may have, by field."""
     names: dict[str, str] = {}
-    for each in fields:
-        name = _plain(each)
+    for field_name in fields:
+        name = _plain(field_name)
         if name in _RESERVED or name.startswith("p_"):
             name = f"{name}_value" if name in _RESERVED else f"c_{name}"
         stem, number = name, 2
         while name in names.values():
             name, number = f"{stem}_{number}", number + 1
-        names[each] = name
+        names[field_name] = name
     return names
 
 

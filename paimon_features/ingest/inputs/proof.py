@@ -42,12 +42,12 @@ def rejected_notes(
     converter = CellConverter.of_source(settings, source, {c.name: c.field for c in used})
     chosen = sample.select([c.field for c in used]).combine_chunks()
     with converter:
-        made = [converter.convert(batch) for batch in chosen.to_batches()]
+        converted = [converter.convert(batch) for batch in chosen.to_batches()]
         if converter.has_two_orders:
             converter.use_orders()
-            made = [converter.convert(batch) for batch in chosen.to_batches()]
+            converted = [converter.convert(batch) for batch in chosen.to_batches()]
     file = io.BytesIO()
-    pq.write_table(made[0].schema.empty_table(), file)
+    pq.write_table(converted[0].schema.empty_table(), file)
     file.seek(0)
     names, physical = parquet_columns(path, file)
     stored = dict(zip(names, physical, strict=True))
@@ -58,19 +58,19 @@ def rejected_notes(
     )  # fmt: skip
     group = FileGroup("parquet", (), inputs, (), ())
     run = IngestRun("sample", now_ms())
-    found = Counter(row.reason for row in unreadable)
+    counts = Counter(row.reason for row in unreadable)
     examples = {row.reason: row.detail for row in reversed(unreadable)}
-    for batch in made:
+    for batch in converted:
         for cells in cell_batches(batch, inputs, str(path)):
             judged = judge(cells, group, source, run).rejected
             if judged is not None:
                 reasons = judged.column("reason").to_pylist()
-                found.update(reasons)
+                counts.update(reasons)
                 details = judged.column("detail").to_pylist()
                 for reason, detail in zip(reasons, details, strict=True):
                     examples.setdefault(reason, detail)
     total = sample.num_rows + len(unreadable)
     return [
         f"ingest rejects {count:,} of these {total:,} rows: {reason}, e.g. {examples[reason]}"
-        for reason, count in found.most_common()
+        for reason, count in counts.most_common()
     ]

@@ -50,14 +50,14 @@ def rfc3339_times(values: DifferentTexts) -> Rfc3339Times | None:
     like = values.match("^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ TtZz]|$)")
     if not values.are_mostly(like):
         return None
-    made = text_values(values.bare, Timestamp)
-    good = np.asarray(made.values.is_valid()) & np.asarray(like)
+    converted = text_values(values.bare, Timestamp)
+    good = np.asarray(converted.values.is_valid()) & np.asarray(like)
     if not values.are_mostly(good):
         return None
-    known = DifferentTexts(values.bare.filter(pa.array(good)), values.counts[good])
-    zoned = pc.and_(known.match(_ZONED), pc.greater(pc.utf8_length(known.bare), 11))
+    valid = DifferentTexts(values.bare.filter(pa.array(good)), values.counts[good])
+    zoned = pc.and_(valid.match(_ZONED), pc.greater(pc.utf8_length(valid.bare), 11))
     return Rfc3339Times(
-        known.are_all(_DAY), not pc.all(zoned).as_py(), len(values.bare) - len(known.bare)
+        valid.are_all(_DAY), not pc.all(zoned).as_py(), len(values.bare) - len(valid.bare)
     )
 
 
@@ -76,19 +76,19 @@ def find_formats(values: DifferentTexts, parser: TimeTexts, given: Sequence[str]
     tried = parser.matching(_spread(values.bare, _SPREAD), tried)
     some = _spread(values.bare, _LOOKED_AT)
     tried = [f for f in tried if parser.parse(some, f).null_count <= len(some) // 2]
-    found = []
+    ranked = []
     for form in tried:
         parsed = parser.parse(values.bare, form)
         broken = values.share(parsed.is_null())
         if broken <= MOST_WRONG:
             disorder = _disorder(parsed) if len(some) > 3 else 0
-            found.append((broken, disorder, len(form), form))
-    found.sort(key=lambda item: item[:2])
-    return [item[-1] for item in found]
+            ranked.append((broken, disorder, len(form), form))
+    ranked.sort(key=lambda item: item[:2])
+    return [item[-1] for item in ranked]
 
 
 def _spread(texts: pa.Array, count: int) -> pa.Array:
-    """Texts from everywhere in the sample."""
+    """Return texts from all parts of the sample."""
     if len(texts) <= count:
         return texts
     places = np.linspace(0, len(texts) - 1, count).astype(np.int64)

@@ -35,20 +35,20 @@ class TimeTexts:
             self._engine.close()
 
     def parse(self, cells: pa.Array, form: str, *, is_day: bool = False) -> pa.Array:
-        """``timestamp[us]`` in UTC, null where a text is not of this form.
+        """Return ``timestamp[us]`` in UTC, null where a text is not of this form.
 
         ``is_day``: days, which are of no zone; a text with a time of day is none.
         """
         rows = pa.table({"n": np.arange(len(cells)), "t": cells.cast(pa.string())})
-        found = self._query(
+        result = self._query(
             rows,
             f"SELECT n, CAST({_parsed(form)} AS TIMESTAMP) AS v, length(trim(t)) AS l "
             "FROM __texts ORDER BY n",
         )
-        values = found.column("v").combine_chunks()
+        values = result.column("v").combine_chunks()
         bad = pc.less(pc.year(values), 1000 if "%Y" in form else 1)
         if form in _COMPACT:
-            bad = pc.or_(bad, pc.not_equal(found.column("l").combine_chunks(), _COMPACT[form]))
+            bad = pc.or_(bad, pc.not_equal(result.column("l").combine_chunks(), _COMPACT[form]))
         if is_day:
             bad = pc.or_(bad, pc.not_equal(pc.floor_temporal(values, unit="day"), values))
         values = pc.if_else(pc.fill_null(bad, False), pa.scalar(None, values.type), values)
@@ -60,8 +60,8 @@ class TimeTexts:
         """Return the forms of which at least one text is, without a closer look."""
         counts = ", ".join(f"count({_parsed(f)}) AS c{n}" for n, f in enumerate(forms))
         rows = pa.table({"t": cells.cast(pa.string())})
-        found = self._query(rows, f"SELECT {counts} FROM __texts")
-        return [form for n, form in enumerate(forms) if found.column(n)[0].as_py()]
+        result = self._query(rows, f"SELECT {counts} FROM __texts")
+        return [form for n, form in enumerate(forms) if result.column(n)[0].as_py()]
 
     def _query(self, rows: pa.Table, query: str) -> pa.Table:
         if self._engine is None:
@@ -90,12 +90,13 @@ def naive_times(cells: pa.Array) -> pa.Array:
     """
     bare = pc.utf8_trim_whitespace(cells)
     naive = pc.match_substring_regex(bare, _NAIVE)
-    made = text_values(pc.if_else(naive, bare, pa.scalar(None, pa.string())), Timestamp)
-    return made.values.cast(_MICROSECONDS)
+    converted = text_values(pc.if_else(naive, bare, pa.scalar(None, pa.string())), Timestamp)
+    return converted.values.cast(_MICROSECONDS)
 
 
 def in_zone(cells: pa.Array, zone: str) -> pa.Array:
-    """Local times in UTC: of an hour that occurs twice the first, of one that does not exist the
+    """Return local times in UTC: of an hour that occurs twice the first, of one that does not
+    exist the
     moment after it."""
     if zone == "UTC":
         return cells
@@ -135,13 +136,14 @@ class DateOrders:
 
     @property
     def changed(self) -> bool:
-        """Whether the evidence is against what was assumed, for texts that can be read twice."""
+        """Return True if the evidence is against what was assumed, for texts that can be read
+        twice."""
         against = self._evidence - {self.given[0]}
         has_others = not self._evidence.isdisjoint(self.others)
         return not self._decided and (has_others or (self._is_doubted and bool(against)))
 
     def decide(self) -> None:
-        """Believe the formats with evidence."""
+        """Use the formats with evidence."""
         used = tuple(f for f in (*self.given, *self.others) if f in self._evidence)
         self._used, self._decided = used or self._used, True
 
@@ -149,35 +151,35 @@ class DateOrders:
         """Return times, null where a text is of no given format or not certain, and which are
         not."""
         ticks: dict[str, Any] = {}
-        found: dict[str, Any] = {}
+        masks: dict[str, Any] = {}
         failed = np.asarray(cells.is_valid())
         for form in self.given:
-            ticks[form], found[form] = _ticks(parser.parse(cells, form, is_day=is_day))
-            failed = failed & ~found[form]
+            ticks[form], masks[form] = _ticks(parser.parse(cells, form, is_day=is_day))
+            failed = failed & ~masks[form]
         for form in self.others:
             if failed.any() or self._decided:
                 # until there is evidence, only texts that no given format reads can be some
                 tried = cells if self._decided else pc.if_else(pa.array(failed), cells, None)
-                ticks[form], found[form] = _ticks(parser.parse(tried, form, is_day=is_day))
-        readings = sum(each.astype(np.int64) for each in found.values())
-        for form, own in found.items():
-            if (own & (readings == 1)).any():
+                ticks[form], masks[form] = _ticks(parser.parse(tried, form, is_day=is_day))
+        readings = sum(mask.astype(np.int64) for mask in masks.values())
+        for form, mask in masks.items():
+            if (mask & (readings == 1)).any():
                 self._evidence.add(form)
         self._is_doubted |= bool((readings > 1).any())
-        used = [form for form in found if form in self._used]
+        used = [form for form in masks if form in self._used]
         doubtful = np.zeros(len(cells), np.bool_)
         for number, form in enumerate(used):
             for other in used[number + 1 :]:
-                doubtful |= found[form] & found[other] & (ticks[form] != ticks[other])
-        made = np.zeros(len(cells), np.int64)
-        known = np.zeros(len(cells), np.bool_)
+                doubtful |= masks[form] & masks[other] & (ticks[form] != ticks[other])
+        chosen_ticks = np.zeros(len(cells), np.int64)
+        decided = np.zeros(len(cells), np.bool_)
         for form in (*(f for f in used if f in self.given), *self.given):
-            fresh = found[form] & ~known
-            made = np.where(fresh, ticks[form], made)
-            known |= fresh
+            fresh = masks[form] & ~decided
+            chosen_ticks = np.where(fresh, ticks[form], chosen_ticks)
+            decided |= fresh
         # a text that only the other order reads is no time in the given one
         doubtful |= failed & (readings > 0)
-        times = pa.array(made, pa.int64(), mask=~known | doubtful).cast(_MICROSECONDS)
+        times = pa.array(chosen_ticks, pa.int64(), mask=~decided | doubtful).cast(_MICROSECONDS)
         return times, pa.array(doubtful)
 
 

@@ -41,13 +41,13 @@ def without_duplicates(
     schema = pa.schema([*columns, (_ORIGIN, pa.string())])
 
     def fresh() -> Iterator[pa.RecordBatch]:
-        for each in judged:
-            if each.rejected is not None:
-                rejected.append(each.rejected)
-            origins = pa.array([each.origin]).take(
-                pa.array(np.zeros(each.events.num_rows, np.int64))
+        for verdict in judged:
+            if verdict.rejected is not None:
+                rejected.append(verdict.rejected)
+            origins = pa.array([verdict.origin]).take(
+                pa.array(np.zeros(verdict.events.num_rows, np.int64))
             )
-            rows = each.events.append_column(_ORIGIN, origins).cast(schema)
+            rows = verdict.events.append_column(_ORIGIN, origins).cast(schema)
             yield from rows.to_batches()
 
     ids = identity_columns(source.event_id or "", source.retraction, source.schema)
@@ -56,8 +56,10 @@ def without_duplicates(
         nothing = pa.table({name: pa.array([], kind) for name, kind in columns})
         for table in rejected:
             yield Judged(nothing, table, "")
-        known = pa.schema([(name, source.schema[name].arrow) for name in ids])
-        engine.load("known", pa.RecordBatchReader.from_batches(known, _known(lake, source, run)))
+        id_schema = pa.schema([(name, source.schema[name].arrow) for name in ids])
+        engine.load(
+            "known", pa.RecordBatchReader.from_batches(id_schema, _known(lake, source, run))
+        )
         for batch in engine.stream(_statement(source, ids), _BATCH_ROWS, "finding duplicates"):
             yield _judged(pa.Table.from_batches([batch]), source, run)
 

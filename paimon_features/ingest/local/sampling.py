@@ -53,7 +53,7 @@ def choose_partitions(
 
 
 def _estimated_rows(groups: Sequence[FileGroup]) -> int:
-    """About how many rows files have."""
+    """Estimate how many rows files have."""
     total = 0
     for group in groups:
         for file in group.files:

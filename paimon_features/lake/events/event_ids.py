@@ -46,8 +46,8 @@ def duplicates(
     if wanted:
         recent = {INGEST_TIME_MS: (since_ms + 1, None)}
         for batch in iter_batches(lake, table, columns, partitions=recent):
-            found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            seen.update(wanted.intersection(found))
+            ids = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            seen.update(wanted.intersection(ids))
     again = np.zeros(len(keys), np.bool_)
     for i in np.flatnonzero(requested).tolist():
         again[i] = keys[i] in seen

@@ -60,8 +60,8 @@ class Verdict:
 
     def counts(self) -> dict[str, int]:
         """Return the number of rejected rows by reason, sorted by reason."""
-        found = Counter(self.reason[row] for row in np.flatnonzero(self.bad))
-        return dict(sorted((reason, count) for reason, count in found.items() if reason))
+        rows_by_reason = Counter(self.reason[row] for row in np.flatnonzero(self.bad))
+        return dict(sorted((reason, count) for reason, count in rows_by_reason.items() if reason))
 
 
 def judge(
@@ -111,11 +111,11 @@ def judge(
     )
     if retraction is not None:
         kinds = table.column(retraction)
-        known = kinds.is_valid()
+        valid = kinds.is_valid()
         if pa.types.is_string(kinds.type):
-            known = pc.and_(known, pc.is_in(kinds, pa.array(ROW_KINDS)))
+            valid = pc.and_(valid, pc.is_in(kinds, pa.array(ROW_KINDS)))
         verdict.complain(
-            ~_flags(known), BAD_RETRACTION, f"column {retraction}: neither event nor retraction"
+            ~_flags(valid), BAD_RETRACTION, f"column {retraction}: neither event nor retraction"
         )
     if event_id is not None:
         missing = _flags(table.column(event_id).is_null())
@@ -139,7 +139,7 @@ def _within_years(times: pa.Array) -> tuple[pa.Array, Bools]:
 
 
 def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Event times as int64 milliseconds, from integers or timestamps."""
+    """Return event times as int64 milliseconds, from integers or timestamps."""
     if isinstance(times, pa.ChunkedArray):
         times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
     return utc_ms(times)

@@ -57,14 +57,14 @@ def advance_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -
     TableError
         If the consumer does not exist: it was deleted, so snapshots may have expired.
     """
-    found = _held(lake, name, _checked(consumer))
-    if found is None:
-        known = ", ".join(sorted(consumers(lake, name))) or "none"
+    held = _held(lake, name, _checked(consumer))
+    if held is None:
+        names = ", ".join(sorted(consumers(lake, name))) or "none"
         raise TableError(
-            f"table {name!r} has no consumer {consumer!r}; it has: {known}; "
+            f"table {name!r} has no consumer {consumer!r}; it has: {names}; "
             "register it again and check which snapshots still exist"
         )
-    if next_snapshot > found:
+    if next_snapshot > held:
         _write(lake, name, consumer, next_snapshot)
 
 

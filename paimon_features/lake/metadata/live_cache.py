@@ -31,9 +31,9 @@ class LiveCache:
         ``read`` adds the paths of the files that it reads to the list that it is given.
         """
         with self._lock:
-            known = self._kept.get(key)
-        if known is not None and _stamps(known[1]) == known[0]:
-            return list(known[2])
+            entry = self._kept.get(key)
+        if entry is not None and _stamps(entry[1]) == entry[0]:
+            return list(entry[2])
         paths: list[str] = []
         files = read(paths)
         stamps = _stamps(paths)
@@ -41,7 +41,7 @@ class LiveCache:
             with self._lock:
                 self._kept[key] = (stamps, paths, list(files))
                 self._kept.move_to_end(key)
-                while sum(len(found) for _, _, found in self._kept.values()) > _MOST_FILES:
+                while sum(len(cached) for _, _, cached in self._kept.values()) > _MOST_FILES:
                     self._kept.popitem(last=False)
         return files
 
@@ -49,7 +49,7 @@ class LiveCache:
 def _stamps(paths: Sequence[str]) -> tuple[Hashable, ...] | None:
     """Return what changes when one of the files does; None if one is missing."""
     try:
-        found = [os.stat(path) for path in paths]
+        statuses = [os.stat(path) for path in paths]
     except OSError:
         return None
-    return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in found)
+    return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in statuses)

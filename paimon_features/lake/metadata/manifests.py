@@ -90,12 +90,12 @@ def check_manifests(lake: Lake, name: str, snapshot_id: int) -> None:
 
 def manifest_damage(lake: Lake, name: str, snapshot_id: int) -> AbstractContextManager[None]:
     """Raise what damaged manifests make pypaimon raise as DamagedFileError."""
-    what = f"table {name!r}, snapshot {snapshot_id}"
-    return metadata_damage(f"a manifest in {lake.path(name)}/manifest", what)
+    subject = f"table {name!r}, snapshot {snapshot_id}"
+    return metadata_damage(f"a manifest in {lake.path(name)}/manifest", subject)
 
 
 def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
-    """pypaimon's description of a snapshot.
+    """Return pypaimon's description of a snapshot.
 
     Raises
     ------
@@ -104,14 +104,14 @@ def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
     """
     table = lake.table(name)
     with metadata_damage(f"{lake.path(name)}/snapshot/snapshot-{snapshot_id}", f"table {name!r}"):
-        found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
-    if found is None:
+        raw = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+    if raw is None:
         for tag, described in tagged(lake, name).items():
             if described.id == snapshot_id:
                 with metadata_damage(f"{lake.path(name)}/tag/tag-{tag}", f"table {name!r}"):
                     return table.tag_manager().get_or_throw(tag).trim_to_snapshot()
         raise expired(lake, name, snapshot_id)
-    return found
+    return raw
 
 
 @functools.cache

@@ -71,10 +71,10 @@ def _read(lake: Lake, path: str, snapshot_id: int | None = None) -> Snapshot:
     Raises DamagedFileError for what is none, or of another number.
     """
     with metadata_damage(path, f"table {path.split('/')[-3]!r}"):
-        found = _parse(lake.storage.read_text(path))
-        if snapshot_id is not None and found.id != snapshot_id:
-            raise ValueError(f"it contains snapshot {found.id}")
-    return found
+        parsed = _parse(lake.storage.read_text(path))
+        if snapshot_id is not None and parsed.id != snapshot_id:
+            raise ValueError(f"it contains snapshot {parsed.id}")
+    return parsed
 
 
 def _commit(raw: Mapping[str, Any]) -> str:
@@ -118,13 +118,13 @@ def latest_snapshot(lake: Lake, name: str) -> Snapshot | None:
     except (FileNotFoundError, ValueError):  # the hint may also be damaged
         hint = 0
     if hint and not lake.storage.is_file(f"{folder}/snapshot-{hint + 1}"):
-        found = read_snapshot_file(lake, folder, hint)
-        if found is not None:
-            return found
+        candidate = read_snapshot_file(lake, folder, hint)
+        if candidate is not None:
+            return candidate
     for snapshot_id in reversed(snapshot_ids(lake, name)):
-        found = read_snapshot_file(lake, folder, snapshot_id)
-        if found is not None:
-            return found
+        candidate = read_snapshot_file(lake, folder, snapshot_id)
+        if candidate is not None:
+            return candidate
     return None
 
 
@@ -147,17 +147,17 @@ def snapshot(lake: Lake, name: str, snapshot_id: int) -> Snapshot:
     SnapshotExpiredError
         If it has expired or never existed.
     """
-    found = next(_of_number(lake, name, snapshot_id), None)
-    if found is None:
+    match = next(_of_number(lake, name, snapshot_id), None)
+    if match is None:
         raise expired(lake, name, snapshot_id)
-    return found
+    return match
 
 
 def _of_number(lake: Lake, name: str, snapshot_id: int) -> Iterator[Snapshot]:
     """Yield the retained snapshot of this number, then those of tags."""
-    found = read_snapshot_file(lake, _folder(lake, name), snapshot_id)
-    if found is not None:
-        yield found
+    retained = read_snapshot_file(lake, _folder(lake, name), snapshot_id)
+    if retained is not None:
+        yield retained
     yield from (s for s in tagged(lake, name).values() if s.id == snapshot_id)
 
 
@@ -177,10 +177,10 @@ def pinned(lake: Lake, name: str, ref: SnapshotRef) -> Snapshot:
     """
     snapshot_id, commit = split_ref(ref)
     newest = None
-    for found in _of_number(lake, name, snapshot_id):
-        if found.commit == commit if commit else not _removed(lake, name, snapshot_id):
-            return found
-        newest = newest or found
+    for candidate in _of_number(lake, name, snapshot_id):
+        if candidate.commit == commit if commit else not _removed(lake, name, snapshot_id):
+            return candidate
+        newest = newest or candidate
     if newest is None:
         raise expired(lake, name, snapshot_id)
     raise SnapshotExpiredError(
@@ -193,7 +193,7 @@ def pinned(lake: Lake, name: str, ref: SnapshotRef) -> Snapshot:
 
 
 def ref_of(lake: Lake, name: str, snapshot_id: int) -> str:
-    """``number@commit`` of a number that was found just now; raises as ``snapshot`` does."""
+    """Return ``number@commit`` of a number that was found just now; raises as ``snapshot`` does."""
     return snapshot(lake, name, snapshot_id).ref
 
 
@@ -203,8 +203,8 @@ def check_pin(lake: Lake, name: str, ref: SnapshotRef) -> None:
     For the end of a read by number; that the snapshot has expired meanwhile is no error.
     """
     snapshot_id, commit = split_ref(ref)
-    there = list(_of_number(lake, name, snapshot_id)) if lake.exists(name) else []
-    if commit is not None and there and all(s.commit != commit for s in there):
+    candidates = list(_of_number(lake, name, snapshot_id)) if lake.exists(name) else []
+    if commit is not None and candidates and all(s.commit != commit for s in candidates):
         pinned(lake, name, ref)
 
 
@@ -240,10 +240,10 @@ def _removed(lake: Lake, name: str, snapshot_id: int) -> str:
 def expired(lake: Lake, name: str, snapshot_id: int) -> SnapshotExpiredError:
     """Return the error for a missing snapshot, listing the existing ones."""
     ids = snapshot_ids(lake, name)
-    there = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none"
+    retained = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none"
     tags = first_names([f"{s.id} ({tag})" for tag, s in tagged(lake, name).items()])
     return SnapshotExpiredError(
-        f"table {name!r} has no snapshot {snapshot_id}; {there}"
+        f"table {name!r} has no snapshot {snapshot_id}; {retained}"
         + (f", and the tagged ones {tags}" if tags else "")
         + _removed(lake, name, snapshot_id)
         + ". Read a newer one; a consumer or a tag prevents expiry"
@@ -251,7 +251,7 @@ def expired(lake: Lake, name: str, snapshot_id: int) -> SnapshotExpiredError:
 
 
 def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Snapshot]:
-    """Snapshots in ascending order, from ``from_id`` (inclusive) or the oldest to the newest.
+    """Yield snapshots in ascending order, from ``from_id`` (inclusive) or the oldest.
 
     Empty if ``from_id`` is the next id. A snapshot that expires during the iteration raises, too:
     none is skipped silently.
@@ -272,10 +272,10 @@ def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Sna
     folder = _folder(lake, name)
     expected = ids[0] if ids else 0
     for snapshot_id in ids:
-        found = read_snapshot_file(lake, folder, snapshot_id) if snapshot_id == expected else None
-        if found is None:
+        current = read_snapshot_file(lake, folder, snapshot_id) if snapshot_id == expected else None
+        if current is None:
             raise expired(lake, name, expected)
-        yield found
+        yield current
         expected += 1
 
 
@@ -302,9 +302,9 @@ def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
     best: Snapshot | None = None
     while low < high:
         middle = (low + high) // 2
-        found = read_snapshot_file(lake, folder, ids[middle])
-        if found is None or found.time_ms <= time_ms:
-            best, low = found or best, middle + 1
+        candidate = read_snapshot_file(lake, folder, ids[middle])
+        if candidate is None or candidate.time_ms <= time_ms:
+            best, low = candidate or best, middle + 1
         else:
             high = middle
     if best is not None and (low == len(ids) or ids[low] == best.id + 1):

@@ -22,23 +22,23 @@ def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
     """
     with locked(lake.lock_path(name), f"tagging table {name!r}"):
         tags = tagged(lake, name)
-        known = tags.get(tag)
-        if known is not None:
-            if known.id != snapshot_id:
+        existing = tags.get(tag)
+        if existing is not None:
+            if existing.id != snapshot_id:
                 raise TableError(
-                    f"table {name!r}: the tag {tag!r} exists for snapshot {known.id}, "
+                    f"table {name!r}: the tag {tag!r} exists for snapshot {existing.id}, "
                     f"not {snapshot_id}; delete the tag first"
                 )
             return
         table: Any = lake.table(name)
         if snapshot_id in snapshot_ids(lake, name):
-            found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+            snapshot = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
         else:
             other = next((t for t, s in tags.items() if s.id == snapshot_id), None)
             if other is None:
                 raise expired(lake, name, snapshot_id)
-            found = table.tag_manager().get_or_throw(other).trim_to_snapshot()
-        table.tag_manager().create_tag(found, tag, False, None)
+            snapshot = table.tag_manager().get_or_throw(other).trim_to_snapshot()
+        table.tag_manager().create_tag(snapshot, tag, False, None)
 
 
 def training_tag(target: str, number: int) -> str:

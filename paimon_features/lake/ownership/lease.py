@@ -175,15 +175,15 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
     """
     claimant = ProcessHolder.current() if holder is None else holder
     _record(lake, table).require()
-    own = _claims(lake, table)
+    table_claims = _claims(lake, table)
     record = LeaseRecord(table, claimant, purpose, now_ms(), 0)
     with write_errors(f"the lease of table {table!r} cannot be written"):
-        claim = own.take(
+        claim = table_claims.take(
             _content(record, beat_s=claims.BEAT_S),
-            lambda newest: _may_follow(own, newest, table, claimant),
+            lambda newest: _may_follow(table_claims, newest, table, claimant),
             lambda: locked(lake.lock_path(table), f"acquiring the lease of table {table!r}"),
         )
-    fence = _fence(own, table, claim)
+    fence = _fence(table_claims, table, claim)
     held.add(lake.lease_key(table), fence)
     _record(lake, table).mark()
     return Lease(lake, replace(record, number=claim.number), fence)
@@ -191,7 +191,7 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
 
 @contextmanager
 def committing(lake: Lake, table: str, what: str) -> Iterator[Callable[[], None]]:
-    """``Lake.committing``, also for a process that has not acquired the lease.
+    """Call ``Lake.committing``, also for a process that has not acquired the lease.
 
     Such a process commits while nobody owns the table: neither a job nor maintenance may commit at
     the same time. The lease of a dead owner is ended.
@@ -227,8 +227,8 @@ def release(lake: Lake, table: str) -> LeaseRecord | None:
     For operators who know that the holder is dead: a job of Flink does not notice it, and two
     owners can corrupt a table. A process cannot commit any more.
     """
-    own = _claims(lake, table)
-    while (newest := own.newest()) is not None:
+    table_claims = _claims(lake, table)
+    while (newest := table_claims.newest()) is not None:
         try:
             current = _load(table, newest)
         except DamagedFileError as error:
@@ -237,7 +237,7 @@ def release(lake: Lake, table: str) -> LeaseRecord | None:
         else:
             if current is None:
                 return None
-        if own.follow(newest, _release(table)) is not None:
+        if table_claims.follow(newest, _release(table)) is not None:
             return current
     if not _record(lake, table).exists():
         _record(lake, table).accept_loss()
@@ -259,29 +259,29 @@ def holders(lake: Lake) -> list[LeaseRecord]:
 
 
 def state_of(lake: Lake, record: LeaseRecord) -> str:
-    """Return True if the owner of a lease lives, in words.
+    """Return in words whether the owner of a lease is alive.
 
     Waits for up to two heartbeats of an owner that cannot be seen from here.
     """
-    own = _claims(lake, record.table)
-    claim = _current(own, record)
+    table_claims = _claims(lake, record.table)
+    claim = _current(table_claims, record)
     state, why = _liveness(record, claim)
     if state == "unknown" and claim is not None and claim.beat_s is not None:
-        beating = own.watch(claim, beats=2) == "beating"
+        beating = table_claims.watch(claim, beats=2) == "beating"
         return f"{why}; its heartbeat {'continues' if beating else 'has stopped'}"
     return why
 
 
 def current_state(lake: Lake, record: LeaseRecord) -> tuple[str, str, int | None]:
-    """Return True if the owner of a lease lives, the reason, and the time of its last heartbeat
+    """Return whether the owner of a lease is alive, the reason, and the time of its last heartbeat
     (UTC ms).
 
     Unlike ``state_of`` it waits for nothing. The time is that of the file system, before the first
     heartbeat that of the claim; None where it is unknown.
     """
-    own = _claims(lake, record.table)
-    claim = _current(own, record)
-    return *_liveness(record, claim), None if claim is None else own.beat_ms(claim)
+    table_claims = _claims(lake, record.table)
+    claim = _current(table_claims, record)
+    return *_liveness(record, claim), None if claim is None else table_claims.beat_ms(claim)
 
 
 def _current(own: Claims, record: LeaseRecord) -> Claim | None:
@@ -297,12 +297,12 @@ def _unowned(lake: Lake, table: str) -> int | None:
     """
     key = lake.lease_key(table)
     while held.fence(key) is None:
-        own = _claims(lake, table)
-        newest = own.newest()
+        table_claims = _claims(lake, table)
+        newest = table_claims.newest()
         if newest is None or _load(table, newest) is None:
             return _number(newest)
-        if _may_follow(own, newest, table, ProcessHolder.current()):
-            own.follow(newest, _release(table))
+        if _may_follow(table_claims, newest, table, ProcessHolder.current()):
+            table_claims.follow(newest, _release(table))
     return None
 
 

@@ -149,10 +149,10 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
     def read() -> pa.Table:
         with file.storage.open_parquet(file.path, file.size) as parquet:
             _check_rows(file, parquet)
-            there = parquet.schema_arrow.names
-            _check_columns(file, columns, there)
+            file_columns = parquet.schema_arrow.names
+            _check_columns(file, columns, file_columns)
             return parquet.read(
-                _wanted(columns, there, insert_only),
+                _wanted(columns, file_columns, insert_only),
                 # for a small file, threads cost more than reading
                 use_threads=file.rows > _ROWS_FOR_THREADS,
             )
@@ -181,17 +181,17 @@ def read_batches(
 
 
 def read_sample(file: DataFile, columns: Sequence[str], place: float, rows: int) -> pa.Table:
-    """At most so many rows of a file, the first ones of the row group at ``place`` (0 to 1) of it.
+    """Return the first ``rows`` rows, at most, of the row group at ``place`` (0 to 1) of a file.
 
     Raises as ``read_file`` does.
     """
     try:
         with file.storage.open_parquet(file.path, file.size) as parquet:
             group = int(place * parquet.metadata.num_row_groups)
-            found = _wanted(columns, parquet.schema_arrow.names, insert_only=False)
-            batches = parquet.iter_batches(rows, [group], found)
+            names = _wanted(columns, parquet.schema_arrow.names, insert_only=False)
+            batches = parquet.iter_batches(rows, [group], names)
             batch = next(batches, None)
-            empty = parquet.schema_arrow.empty_table().select(found)
+            empty = parquet.schema_arrow.empty_table().select(names)
             table = empty if batch is None else _table_of(batch)
             return _as_requested(table, file, columns)
     except FileNotFoundError as error:
@@ -227,11 +227,11 @@ def read_chosen(
     try:
         with file.storage.open_parquet(file.path, file.size) as parquet:
             _check_rows(file, parquet)
-            there = parquet.schema_arrow.names
-            _check_columns(file, columns, there)
-            wanted = _wanted(columns, there, insert_only=True)
+            file_columns = parquet.schema_arrow.names
+            _check_columns(file, columns, file_columns)
+            wanted = _wanted(columns, file_columns, insert_only=True)
             tables: Iterator[pa.Table]
-            if not set(choice.keys) <= set(there):
+            if not set(choice.keys) <= set(file_columns):
                 tables = map(_table_of, parquet.iter_batches(batch_rows, columns=wanted))
             else:
                 tables = _chosen(parquet, wanted, batch_rows, choice)
@@ -271,11 +271,11 @@ def _may_have(group: pq.RowGroupMetaData, key: str, choice: RowChoice) -> bool:
     for number in range(group.num_columns):
         column = group.column(number)
         if column.path_in_schema == key:
-            found = column.statistics
+            statistics = column.statistics
             return not (
-                found is not None
-                and found.has_min_max
-                and not choice.may_have(found.min, found.max)
+                statistics is not None
+                and statistics.has_min_max
+                and not choice.may_have(statistics.min, statistics.max)
             )
     return True
 
@@ -307,11 +307,11 @@ def verify_files(files: Iterable[DataFile], columns: Sequence[str]) -> None:
         try:
             with file.storage.open_parquet(file.path, file.size) as parquet:
                 _check_rows(file, parquet)
-                there = parquet.schema_arrow.names
-                _check_columns(file, columns, there)
+                file_columns = parquet.schema_arrow.names
+                _check_columns(file, columns, file_columns)
                 # in a file of another schema, columns can have other names
-                known = all(column in there for column in columns)
-                parquet.verify(columns if known else None)
+                has_all = all(column in file_columns for column in columns)
+                parquet.verify(columns if has_all else None)
         except FileNotFoundError as error:
             raise _gone(file) from error
 
@@ -322,10 +322,10 @@ def _check_rows(file: DataFile, parquet: pq.ParquetFile) -> None:
         raise damaged(file.path, f"it has {rows} rows; its manifest says {file.rows}")
 
 
-def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> list[str]:
+def _wanted(columns: Sequence[str], file_columns: Sequence[str], insert_only: bool) -> list[str]:
     """Return the columns to read of a file, and the row kind."""
-    found = [column for column in columns if column in there]
-    return [*found, VALUE_KIND] if insert_only and VALUE_KIND in there else found
+    names = [column for column in columns if column in file_columns]
+    return [*names, VALUE_KIND] if insert_only and VALUE_KIND in file_columns else names
 
 
 def _as_requested(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Table:

@@ -104,7 +104,7 @@ def scrub_table(
 def scrub_side_folder(lake: Lake) -> list[Damage]:
     """Return the JSON records next to the tables, and their marks, that are not what was
     written."""
-    found = []
+    damages = []
     folders = [lake.path(SIDE_FOLDER), *(f"{lake.path(t)}/{SIDE_FOLDER}" for t in lake.list())]
     marks = [
         f"{folder}/{name}"
@@ -123,8 +123,8 @@ def scrub_side_folder(lake: Lake) -> list[Damage]:
         except FileNotFoundError:  # deleted since; ``lost_records`` finds what must be there
             continue
         except (OSError, DamagedFileError) as error:
-            found.append(Damage("", str(check.args[-1]), str(error)))
-    return found
+            damages.append(Damage("", str(check.args[-1]), str(error)))
+    return damages
 
 
 class _Scrub:
@@ -168,12 +168,12 @@ class _Scrub:
     def _unexpired(self) -> Iterator[Damage]:
         """Yield the damages without those of snapshots that have all expired meanwhile."""
         try:
-            there = self._retained()
+            retained = self._retained()
         except PaimonFeaturesError:  # a damaged tag
             yield from self.report.damages
             return
         for damage in self.report.damages:
-            if damage.tags or not damage.snapshots or not there.isdisjoint(damage.snapshots):
+            if damage.tags or not damage.snapshots or not retained.isdisjoint(damage.snapshots):
                 yield damage
 
     # -- metadata ------------------------------------------------------------------------------
@@ -192,11 +192,11 @@ class _Scrub:
         for number in snapshot_ids(self.lake, self.name):
             path = f"{folder}/snapshot-{number}"
             with self._damage(path, number), self._expiry(number):
-                found = read_snapshot_file(self.lake, folder, number)
-                if found is None:
+                snapshot = read_snapshot_file(self.lake, folder, number)
+                if snapshot is None:
                     continue
                 self.report.snapshots += 1
-                self.times[number] = found.time_ms
+                self.times[number] = snapshot.time_ms
                 raw = raw_snapshot(self.lake, self.name, number)
                 delta = list(self._list(raw.delta_manifest_list, number))
                 check_rows(self.name, raw, delta, delta=True)
@@ -215,11 +215,11 @@ class _Scrub:
     def _tags(self) -> None:
         folder = f"{self.lake.path(self.name)}/tag"
         with self._damage(folder):
-            for tag, found in tagged(self.lake, self.name).items():
-                with self._damage(f"{folder}/tag-{tag}", found.id):
-                    self.times.setdefault(found.id, found.time_ms)
-                    raw = raw_snapshot(self.lake, self.name, found.id)
-                    self._all(raw, found.id, tag)
+            for tag, snapshot in tagged(self.lake, self.name).items():
+                with self._damage(f"{folder}/tag-{tag}", snapshot.id):
+                    self.times.setdefault(snapshot.id, snapshot.time_ms)
+                    raw = raw_snapshot(self.lake, self.name, snapshot.id)
+                    self._all(raw, snapshot.id, tag)
 
     def _all(self, raw: Any, number: int, tag: str | None = None) -> None:
         """Add all files of a snapshot."""
@@ -260,8 +260,8 @@ class _Scrub:
         from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
         folder = f"{self.lake.path(self.name)}/manifest"
-        what = f"table {self.name!r}"
-        with metadata_damage(f"{folder}/{name}", what):
+        subject = f"table {self.name!r}"
+        with metadata_damage(f"{folder}/{name}", subject):
             manifests = ManifestListManager(self.table).read(name)
         for manifest in manifests:
             if manifest.file_name not in self.entries:
@@ -284,7 +284,8 @@ class _Scrub:
     # -- data files ----------------------------------------------------------------------------
 
     def _levels(self) -> None:
-        """Files of a level above 0 that overlap; an older compaction's files are of other times."""
+        """Find files of a level above 0 that overlap; an older compaction's files are of other
+        times."""
         newest = [f for f in self.files.values() if f.last is None and f.entry.file.level > 0]
         groups: dict[tuple[Any, ...], list[_DataFile]] = {}
         for file in newest if self.keys else ():
@@ -338,9 +339,11 @@ class _Scrub:
                 self._keys(parquet, file)
 
     def _keys(self, parquet: VerifiedParquetFile, file: _DataFile) -> None:
-        there = parquet.schema_arrow.names
-        names = [k if KEY_PREFIX + k not in there else KEY_PREFIX + k for k in self.keys]
-        if not set(names) <= set(there):  # a renamed key: its order was verified when it was new
+        file_columns = parquet.schema_arrow.names
+        names = [k if KEY_PREFIX + k not in file_columns else KEY_PREFIX + k for k in self.keys]
+        if not set(names) <= set(
+            file_columns
+        ):  # a renamed key: its order was verified when it was new
             return
         first = last = None
         for batch in parquet.iter_batches(1 << 17, columns=names):

@@ -198,7 +198,7 @@ def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile
             "are not its rows"
         )
     table = lake.table(name)
-    found = tuple(
+    content_files = tuple(
         ContentFile(
             path=file.path,
             rows=file.rows,
@@ -215,9 +215,9 @@ def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile
         )
         for section, file in enumerate(files)
     )
-    schemas = {number: _fields(table, number) for number in {f.schema_id for f in found}}
+    schemas = {number: _fields(table, number) for number in {f.schema_id for f in content_files}}
     fields = {f.name: f for f in _fields(table, table.table_schema.id).values()}
-    return Content(name, snapshot_id, rules, found, fields, schemas)
+    return Content(name, snapshot_id, rules, content_files, fields, schemas)
 
 
 def deleted_rows(lake: Lake, name: str, file: ContentFile) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -285,9 +285,9 @@ def merge_rules(lake: Lake, name: str) -> MergeRules:
         )
     ]
     if refused or engine not in ("partial-update", "aggregation"):
-        what = f"option {sorted(refused)[0]!r}" if refused else f"merge-engine={engine}"
+        setting = f"option {sorted(refused)[0]!r}" if refused else f"merge-engine={engine}"
         raise TableError(
-            f"table {name!r}: {what} is not supported; compact the table and copy its "
+            f"table {name!r}: {setting} is not supported; compact the table and copy its "
             "rows by Flink to an append table"
         )
     functions, delimiters = _functions(table, options, sequence, engine)
@@ -313,8 +313,8 @@ def _functions(
             continue
         function = "last_non_null_value"
         if engine == "aggregation":
-            own = options.get(f"fields.{name}.aggregate-function", default)
-            function = "last_value" if name in sequence else own
+            configured = options.get(f"fields.{name}.aggregate-function", default)
+            function = "last_value" if name in sequence else configured
         distinct = options.get(f"fields.{name}.distinct", "").lower() == "true"
         # an unsupported function is rejected when its column is read
         functions[name] = f"{function} distinct" if distinct else function
@@ -364,7 +364,7 @@ def in_commit_order(rules: MergeRules, entries: Sequence[Any]) -> list[Any]:
 def _sections(
     table: Any, rules: MergeRules, entries: Sequence[Any]
 ) -> Iterator[tuple[list[Any], bool]]:
-    """Sections of files that can share a key, and whether to merge them; as Paimon's readers."""
+    """Yield sections of files that can share a key, and if they are merged, as Paimon does."""
     if not rules.keys:
         for entry in entries:
             yield [entry], False
@@ -390,7 +390,7 @@ def _deletions(table: Any, described: Any) -> dict[tuple[Any, int, str], Any]:
     from pypaimon.manifest.index_manifest_file import IndexManifestFile
     from pypaimon.table.source.deletion_file import DeletionFile
 
-    found: dict[tuple[Any, int, str], Any] = {}
+    deletion_files: dict[tuple[Any, int, str], Any] = {}
     for entry in IndexManifestFile(table).read(described.index_manifest):
         if entry.index_file.index_type != IndexManifestFile.DELETION_VECTORS_INDEX:
             continue
@@ -399,13 +399,13 @@ def _deletions(table: Any, described: Any) -> dict[tuple[Any, int, str], Any]:
             path = table.path_factory().bucket_index_path(
                 values, entry.bucket, entry.index_file, table.file_io
             )
-            found[values, entry.bucket, file_name] = DeletionFile(
+            deletion_files[values, entry.bucket, file_name] = DeletionFile(
                 dv_index_path=path,
                 offset=ranges.offset,
                 length=ranges.length,
                 cardinality=ranges.cardinality,
             )
-    return found
+    return deletion_files
 
 
 def _bounds(
@@ -415,12 +415,12 @@ def _bounds(
     fields: Mapping[str, SchemaField],
     columns: Collection[str],
 ) -> Mapping[str, Bounds]:
-    """Minimum, maximum and null count of columns, if the manifest has them in the same type."""
-    found = {}
+    """Return minimum, maximum and null count of columns of which the manifest has the type."""
+    bounds = {}
     for column in columns:
         stored = schema.get(fields[column].id)
         if stored is None:
-            found[column] = Bounds(nulls=meta.row_count)
+            bounds[column] = Bounds(nulls=meta.row_count)
             continue
         if stored.type != fields[column].type:
             continue
@@ -432,8 +432,8 @@ def _bounds(
             nulls = stats.null_counts[place] if place < len(stats.null_counts or ()) else None
             least, greatest = (row.get_field(place) for row in (stats.min_values, stats.max_values))
             if least is not None and greatest is not None:
-                found[column] = Bounds(least, greatest, nulls)
+                bounds[column] = Bounds(least, greatest, nulls)
             elif nulls == meta.row_count:
-                found[column] = Bounds(nulls=nulls)
+                bounds[column] = Bounds(nulls=nulls)
             break
-    return found
+    return bounds

@@ -66,12 +66,12 @@ def plan_splits(lake: Lake, table: str, columns: Sequence[str] | None = None) ->
     # splits of the native plan cannot be pickled
     planned = reader.table.copy(_PYTHON_ROUTE)
     splits = planned.new_read_builder().with_projection(reader.read_columns).new_scan().plan()
-    found = sorted(splits.splits(), key=lambda split: (-int(split.row_count), split.bucket))
+    largest_first = sorted(splits.splits(), key=lambda split: (-int(split.row_count), split.bucket))
     return SplitPlan(
         lake,
         table,
         chosen,
         reader.snapshot_id,
-        tuple(pickle.dumps(split) for split in found),
-        tuple(int(split.row_count) for split in found),
+        tuple(pickle.dumps(split) for split in largest_first),
+        tuple(int(split.row_count) for split in largest_first),
     )

@@ -169,10 +169,10 @@ class _Reader:
         self.read_columns = list(dict.fromkeys([*self.columns, *filtered]))
         self.schema = pa.schema([full.field(column) for column in self.columns])
         options = {} if native else _PYTHON_ROUTE
-        found = (
+        snapshot = (
             latest_snapshot(lake, name) if snapshot_id is None else pinned(lake, name, snapshot_id)
         )
-        number = None if found is None else found.id
+        number = None if snapshot is None else snapshot.id
         pin = None if number is None else scan_options(lake, name, number)
         self.lake, self.name, self.snapshot_id = lake, name, number
         self.table = None if pin is None else table.copy({**options, **pin})
@@ -217,13 +217,13 @@ class _Reader:
             check_manifests(self.lake, self.name, self.snapshot_id)
             return
         files = {file.file_path: file.row_count for split in splits for file in split.files}
-        found = sum(files.values())  # of a file that is there twice, once
+        row_count = sum(files.values())  # of a file that is there twice, once
         expected = snapshot(self.lake, self.name, self.snapshot_id).total_records
-        if found != expected:
+        if row_count != expected:
             raise DamagedFileError(
                 f"table {self.name!r}, snapshot {self.snapshot_id}: by its manifests its files "
-                f"have {found} rows, by the snapshot {expected}: one of them is damaged. Restore "
-                "it from a backup, or roll the table back to a snapshot without it"
+                f"have {row_count} rows, by the snapshot {expected}: one of them is damaged. "
+                "Restore it from a backup, or roll the table back to a snapshot without it"
             )
 
     def _verified(self, splits: list[Any]) -> Iterator[list[Any]]:

@@ -79,12 +79,12 @@ def entries(lake: Lake, since_ms: int = 0) -> Iterator[AuditEntry]:
     """
     folder = lake.side_folder / _KIND
     prefix = f"{lake.database}."
-    found = []
+    dated_files = []
     for path in folder.glob("*.json") if folder.is_dir() else ():
         moment, _, _ = path.name.removeprefix(prefix).partition(".")
         if path.name.startswith(prefix) and moment.isdecimal() and int(moment) >= since_ms:
-            found.append((int(moment), path.name, path))
-    for moment_ms, file, path in sorted(found, key=lambda one: one[:2]):
+            dated_files.append((int(moment), path.name, path))
+    for moment_ms, file, path in sorted(dated_files, key=lambda one: one[:2]):
         try:
             yield _entry(read_json(path))
         except (DamagedFileError, ValueError) as error:
@@ -92,6 +92,6 @@ def entries(lake: Lake, since_ms: int = 0) -> Iterator[AuditEntry]:
 
 
 def _entry(content: Any) -> AuditEntry:
-    known = {each.name for each in fields(AuditEntry)}
+    names = {field.name for field in fields(AuditEntry)}
     # a later release may say more
-    return typed(AuditEntry, {k: v for k, v in mapping(content).items() if k in known})
+    return typed(AuditEntry, {k: v for k, v in mapping(content).items() if k in names})

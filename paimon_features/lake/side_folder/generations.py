@@ -155,14 +155,14 @@ def active_at(lake: Lake, view: str, time_ms: int) -> GenerationRecord | None:
         return active(lake, view)
     past = [switch for switch in switches if switch[0] <= time_ms] or switches[:1]
     number = past[-1][1]
-    found = next((r for r in load(lake, view) if r.generation == number), None)
-    if found is None:
+    record = next((r for r in load(lake, view) if r.generation == number), None)
+    if record is None:
         later = next((f" before {at} ms" for at, n in switches[len(past) :] if n != number), "")
         raise SnapshotExpiredError(
             f"feature view {view!r}: at {time_ms} ms its generation {number} was read, which was "
             f"the active one{later} and has been dropped since. Use a later time"
         )
-    return found
+    return record
 
 
 def activate(lake: Lake, view: str, generation: int) -> GenerationRecord:
@@ -239,9 +239,9 @@ def _one(records: list[GenerationRecord], view: str, generation: int) -> Generat
     for record in records:
         if record.generation == generation:
             return record
-    known = ", ".join(str(r.generation) for r in records) or "none"
+    numbers = ", ".join(str(r.generation) for r in records) or "none"
     raise GenerationError(
-        f"feature view {view!r} has no generation {generation}; it has: {known}. "
+        f"feature view {view!r} has no generation {generation}; it has: {numbers}. "
         "`paimon-features apply` creates one"
     )
 
@@ -266,8 +266,8 @@ def _read(lake: Lake, view: str) -> dict[str, Any]:
     for table in {record.table for record in records}:
         _record(lake, view, table).require()
     # of a file of an earlier release nothing else is known than what is active
-    known = [[0, r.generation] for r in records if r.state == "active"]
-    return {"activations": known, **raw}
+    activations = [[0, r.generation] for r in records if r.state == "active"]
+    return {"activations": activations, **raw}
 
 
 @contextmanager

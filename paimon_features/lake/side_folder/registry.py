@@ -41,7 +41,7 @@ def versions(lake: Lake) -> dict[Key, list[Version]]:
     """Return every version of every definition, oldest first; empty before the first ``apply``."""
     if not lake.exists(REGISTRY):
         return {}
-    found: dict[Key, list[Version]] = {}
+    by_definition: dict[Key, list[Version]] = {}
     columns = ["applied_at_ms", "kind", "name", "version", "document"]
     rows = read_arrow(lake, REGISTRY, columns=columns).to_pylist()
     for row in sorted(rows, key=lambda row: row["version"]):
@@ -49,8 +49,8 @@ def versions(lake: Lake) -> dict[Key, list[Version]]:
             row["kind"], row["name"], row["version"], row["applied_at_ms"],
             json.loads(row["document"]) or None,
         )  # fmt: skip
-        found.setdefault((version.kind, version.name), []).append(version)
-    return found
+        by_definition.setdefault((version.kind, version.name), []).append(version)
+    return by_definition
 
 
 def applied(lake: Lake) -> dict[Key, Version]:
@@ -96,5 +96,5 @@ def _canonical(document: Document | None) -> str:
 
 
 def hash_of(document: Document | None) -> str:
-    """Equal for documents that mean the same."""
+    """Return a hash that is equal for documents that mean the same."""
     return document_digest(dict(document or {}))[:16]

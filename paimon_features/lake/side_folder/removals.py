@@ -61,11 +61,11 @@ def load(storage: Storage, path: str) -> tuple[Removal, ...]:
 
 def append(storage: Storage, path: str, removal: Removal) -> None:
     """Add a removal to a record. The caller holds the table's lock."""
-    known = load(storage, path)
+    earlier = load(storage, path)
     storage.make_folder(path.rpartition("/")[0])
-    document = {"removals": [asdict(each) for each in (*known, removal)]}
+    document = {"removals": [asdict(entry) for entry in (*earlier, removal)]}
     # the number of removals is the number of writes
-    storage.write_json(path, seal(document, path.rpartition("/")[2], len(known) + 1))
+    storage.write_json(path, seal(document, path.rpartition("/")[2], len(earlier) + 1))
 
 
 def _parsed(document: Any) -> Iterator[Removal]:

@@ -21,13 +21,13 @@ def check(side_folder: Path) -> None:
     """Raise TableError if a later release has written records that this one cannot read."""
     path = side_folder / FILE
     document = read_json(path)
-    found = 1 if document is None else _format(path, document)
-    if found > FORMAT:
+    written_format = 1 if document is None else _format(path, document)
+    if written_format > FORMAT:
         release = document.get("release") if isinstance(document, dict) else None
         raise TableError(
-            f"{path}: the records have format {found}, written by release {release}; this is "
-            f"release {__version__}, which reads formats up to {FORMAT}. Install that release or a "
-            "later one; to go back, restore a backup of before it"
+            f"{path}: the records have format {written_format}, written by release {release}; "
+            f"this is release {__version__}, which reads formats up to {FORMAT}. Install "
+            "that release or a later one; to go back, restore a backup of before it"
         )
 
 
@@ -40,7 +40,9 @@ def raise_to(side_folder: Path, number: int) -> None:
 
 
 def _format(path: Path, document: object) -> int:
-    found = document.get("format") if isinstance(document, dict) else None
-    if type(found) is not int:
-        raise TableError(f"{path} has format {found!r}; expected a number: restore it from a copy")
-    return found
+    stored_format = document.get("format") if isinstance(document, dict) else None
+    if type(stored_format) is not int:
+        raise TableError(
+            f"{path} has format {stored_format!r}; expected a number: restore it from a copy"
+        )
+    return stored_format

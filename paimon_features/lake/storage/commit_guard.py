@@ -26,7 +26,7 @@ class CommitGuard:
         return number == self.newest + 1
 
     def created(self, number: int) -> None:
-        """It did: the next commit of the same block follows it."""
+        """Record that the commit created this snapshot: the next one in the block follows it."""
         self.newest = number
 
 

@@ -94,13 +94,13 @@ class ConditionalStore:
 
         def get() -> StoredObject | None:
             try:
-                found = obstore.get(self._open(), key)
+                response = obstore.get(self._open(), key)
             except FileNotFoundError:
                 return None
-            meta: Mapping[str, Any] = found.meta
+            meta: Mapping[str, Any] = response.meta
             names = ("e_tag", "version")
             version = {name: meta[name] for name in names if meta[name] is not None}
-            return StoredObject(bytes(found.bytes()).decode("utf-8"), version)
+            return StoredObject(bytes(response.bytes()).decode("utf-8"), version)
 
         return self._do(get)
 
@@ -138,9 +138,9 @@ class ConditionalStore:
         """Return the names of the folders and of the objects directly in a folder, sorted."""
         import obstore
 
-        found = self._do(lambda: obstore.list_with_delimiter(self._open(), folder))
-        folders = [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
-        objects = [each["path"].rpartition("/")[2] for each in found["objects"]]
+        listing = self._do(lambda: obstore.list_with_delimiter(self._open(), folder))
+        folders = [prefix.rstrip("/").rpartition("/")[2] for prefix in listing["common_prefixes"]]
+        objects = [entry["path"].rpartition("/")[2] for entry in listing["objects"]]
         return sorted(folders), sorted(objects)
 
     def below(self, folder: str) -> list[str]:
@@ -148,7 +148,7 @@ class ConditionalStore:
         import obstore
 
         def listed() -> list[str]:
-            return [each["path"] for part in obstore.list(self._open(), folder) for each in part]
+            return [entry["path"] for part in obstore.list(self._open(), folder) for entry in part]
 
         return sorted(self._do(listed))
 
@@ -165,15 +165,15 @@ class ConditionalStore:
                 )
                 return True
             except AlreadyExistsError:
-                found = self.get(key)
+                stored = self.get(key)
                 # None: the store refuses both of two concurrent requests (409), or it was deleted
-                if found is not None:
-                    return found.text == text
+                if stored is not None:
+                    return stored.text == text
             except StoreUnreachableError:
-                found = self.get(key)  # it may have been created
-                if found is None:
+                stored = self.get(key)  # it may have been created
+                if stored is None:
                     raise
-                return found.text == text
+                return stored.text == text
         raise StoreUnreachableError(
             f"warehouse {self.address!r}: {key} was neither created nor found, each of "
             f"{_CREATE_ATTEMPTS} times"
@@ -192,14 +192,14 @@ class ConditionalStore:
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
             pass
         except StoreUnreachableError:
-            found = self.get(key)
-            if found is None or found.text != text:
+            stored = self.get(key)
+            if stored is None or stored.text != text:
                 raise
             return True
         else:
             return True
-        found = self.get(key)
-        return found is not None and found.text == text
+        stored = self.get(key)
+        return stored is not None and stored.text == text
 
     def _test(self) -> None:
         """Raise ConfigurationError if the store ignores a condition; once per process."""
@@ -264,8 +264,8 @@ class ConditionalStore:
 def _generic() -> type[Exception]:
     from obstore.exceptions import GenericError
 
-    found: type[Exception] = GenericError
-    return found
+    error_type: type[Exception] = GenericError
+    return error_type
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -66,8 +66,8 @@ class RemotePath:
         parts = pattern.split("/")
         start = len(self.storage.place(self.address)) + 1
         for path in self.storage.sizes(self.address):
-            found = path[start:].split("/")
-            if len(found) == len(parts) and all(map(fnmatchcase, found, parts)):
+            segments = path[start:].split("/")
+            if len(segments) == len(parts) and all(map(fnmatchcase, segments, parts)):
                 yield self / path[start:]
 
 
@@ -102,7 +102,7 @@ def note_stores(config: ProjectConfig) -> None:
 
 
 def note_stores_here() -> None:
-    """The same for the project of the working folder, if there is one."""
+    """Call ``note_stores`` for the project of the working folder, if there is one."""
     with suppress(ConfigurationError):
         note_stores(read_config(find_root(Path("."))))
 

@@ -74,13 +74,13 @@ def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
         For an unknown option, such as a misspelt one.
     """
     scheme = _family(address)
-    known = {
+    short_names = {
         prefix + spelling: name
         for prefix in reversed(_PREFIXES[scheme])
         for name, spellings in _NAMES.items()
         for spelling in spellings
     }
-    unknown = [option for option in options if option not in known]
+    unknown = [option for option in options if option not in short_names]
     if unknown:
         raise ConfigurationError(
             f"warehouse {address!r}: unknown option {unknown[0]!r}; expected one of: "
@@ -88,12 +88,15 @@ def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
             + f" (also as {_PREFIXES[scheme][0]}endpoint, as Paimon has them)"
         )
     environment = {"s3": _S3_ENVIRONMENT, "oss": _OSS_ENVIRONMENT}.get(scheme, {})
-    found = {
+    from_environment = {
         name: value
         for name, variables in environment.items()
         if (value := next(filter(None, map(os.environ.get, variables)), None))
     }
-    return {**found, **{known[option]: str(value) for option, value in options.items()}}
+    return {
+        **from_environment,
+        **{short_names[option]: str(value) for option, value in options.items()},
+    }
 
 
 def check_warehouse(
@@ -145,9 +148,9 @@ def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
         For one key without the other, an unknown addressing style, or OSS without an endpoint.
     """
     if ("access_key" in found) != ("secret_key" in found):
-        there, lacking = ("id", "secret") if "access_key" in found else ("secret", "id")
+        present, lacking = ("id", "secret") if "access_key" in found else ("secret", "id")
         raise ConfigurationError(
-            f"warehouse {address!r}: the access key's {there} is set and its {lacking} is not; "
+            f"warehouse {address!r}: the access key's {present} is set and its {lacking} is not; "
             "set both (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or options), or none"
         )
     of_oss = _family(address) == "oss"
@@ -242,16 +245,16 @@ def checkpoint_store(address: str, options: Mapping[str, str]) -> CheckpointStor
     ConfigurationError
         As ``settings`` and ``s3_arguments``.
     """
-    found = paimon_options(address, settings(address, options))
+    store_options = paimon_options(address, settings(address, options))
     return CheckpointStore(
         address,
         {
-            **{name: value for name, value in found.items() if name not in _VARIABLES},
+            **{name: value for name, value in store_options.items() if name not in _VARIABLES},
             # otherwise each file that is written costs a request that deletes the markers of the
             # folders above it, which servers that keep objects in folders (versitygw) refuse
             "s3.directory.marker.retention": "keep",
         },
-        {_VARIABLES[name]: value for name, value in found.items() if name in _VARIABLES},
+        {_VARIABLES[name]: value for name, value in store_options.items() if name in _VARIABLES},
     )
 
 

@@ -31,9 +31,9 @@ class Footers:
     ) -> VerifiedParquetFile:
         """Return the file that ``opened`` returns, which gets its cached footer if available."""
         with self._lock:
-            known = self._kept.get(path)
-        if known is not None and known[0] == stamp:
-            return opened(known[1])
+            entry = self._kept.get(path)
+        if entry is not None and entry[0] == stamp:
+            return opened(entry[1])
         file = opened(None)
         with self._lock:
             replaced = self._kept.pop(path, None)

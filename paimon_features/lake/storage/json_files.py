@@ -27,8 +27,8 @@ def read_json(path: SidePath) -> Any | None:
     DamagedFileError
         For a file that is not JSON, or not what ``write_json`` wrote.
     """
-    found = read_document(path)
-    return None if found is None else found.value
+    document = read_document(path)
+    return None if document is None else document.value
 
 
 def write_json(path: SidePath, value: Mapping[str, Any], after: int = 0) -> None:

@@ -62,12 +62,12 @@ class LocalStorage(Storage):
         Path(path).unlink(missing_ok=True)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        found = {}
+        sizes = {}
         for path, _, names in os.walk(folder):
             for name in names:
                 file = os.path.join(path, name)
-                found[file] = os.path.getsize(file)
-        return found
+                sizes[file] = os.path.getsize(file)
+        return sizes
 
     def stamp(self, folder: str) -> Hashable:
         status = os.stat(folder)

@@ -71,11 +71,11 @@ class ObjectPath:
         yield from (path for path in paths if fnmatchcase(path.name, pattern))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """Its content; FileNotFoundError if it does not exist."""
-        found = self.store.get(self.key)
-        if found is None:
+        """Return its content; FileNotFoundError if it does not exist."""
+        stored = self.store.get(self.key)
+        if stored is None:
             raise FileNotFoundError(str(self))
-        return found.text
+        return stored.text
 
     def write_text(self, text: str) -> None:
         """Create or replace it, atomically."""

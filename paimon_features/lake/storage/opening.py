@@ -44,8 +44,8 @@ def open_remote(
         given = of_arrow(filesystem)
         storage = RemoteStorage(address, given, given)
     else:
-        found = settings(address, options)
-        text = found.get("attempts", "6")
+        store_settings = settings(address, options)
+        text = store_settings.get("attempts", "6")
         if not text.isdecimal() or int(text) < 1:
             raise ConfigurationError(
                 f"warehouse {address!r}: attempts is {text!r}: expected a number of at least 1"
@@ -53,12 +53,12 @@ def open_remote(
         attempts = int(text)
         storage = RemoteStorage(
             address,
-            make_filesystem(address, found),
-            make_filesystem(address, found, attempts),
-            endpoint=found.get("endpoint", ""),
+            make_filesystem(address, store_settings),
+            make_filesystem(address, store_settings, attempts),
+            endpoint=store_settings.get("endpoint", ""),
             retries=Retries(attempts),
-            conditional=_conditional(address, found, attempts),
-            settings=found,
+            conditional=_conditional(address, store_settings, attempts),
+            settings=store_settings,
         )
     storage.check()
     if for_lake:
@@ -73,7 +73,7 @@ def _conditional(address: str, found: Mapping[str, str], attempts: int) -> Condi
 
 
 def remote_catalog(address: str, storage: RemoteStorage) -> Any:
-    """pypaimon's catalog of a remote warehouse, on the existing file system."""
+    """Return pypaimon's catalog of a remote warehouse, on the existing file system."""
     from pypaimon.catalog.catalog_context import CatalogContext
     from pypaimon.catalog.filesystem_catalog import FileSystemCatalog
     from pypaimon.catalog.filesystem_catalog_loader import FileSystemCatalogLoader

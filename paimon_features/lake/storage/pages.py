@@ -98,28 +98,28 @@ class KnownFooter:
         groups = None if groups is None else tuple(groups)
         key = (None if columns is None else tuple(columns), groups)
         if key not in self._chunks:
-            found = tuple(self._find(columns, groups))
+            chunks = tuple(self._find(columns, groups))
             # of several groups one after another each is requested once
             if groups is None or self.metadata.num_row_groups == 1:
-                self._chunks[key] = found
-            return found
+                self._chunks[key] = chunks
+            return chunks
         return self._chunks[key]
 
     def _find(
         self, columns: Collection[str] | None, groups: Iterable[int] | None
     ) -> Iterator[ColumnChunk]:
-        known = self._leaves_of_columns()
-        wanted = known if columns is None else dict.fromkeys(columns)
-        leaves = [leaf for name in wanted for leaf in known.get(name, ())]
+        leaves_by_column = self._leaves_of_columns()
+        wanted = leaves_by_column if columns is None else dict.fromkeys(columns)
+        leaves = [leaf for name in wanted for leaf in leaves_by_column.get(name, ())]
         for group in range(self.metadata.num_row_groups) if groups is None else groups:
             row_group = self.metadata.row_group(group)
             for leaf in leaves:
                 place = f"column {leaf.path!r}, row group {group}"
                 try:
-                    found = _chunk_of(row_group, leaf, place)
+                    chunk = _chunk_of(row_group, leaf, place)
                 except _DAMAGE as error:
                     raise _named(place, error) from None
-                yield found
+                yield chunk
 
     def _leaves_of_columns(self) -> dict[str, list[Leaf]]:
         if self._leaves is None:
@@ -129,13 +129,15 @@ class KnownFooter:
             schema = pq.ParquetSchema(self.metadata)
             self._leaves = {}
             for number in range(self.metadata.num_columns):
-                leaf = schema.column(number)
-                found = Leaf(number, leaf.path, leaf.physical_type, leaf.max_repetition_level > 0)
-                self._leaves.setdefault(leaf.path.split(".", 1)[0], []).append(found)
+                column = schema.column(number)
+                leaf = Leaf(
+                    number, column.path, column.physical_type, column.max_repetition_level > 0
+                )
+                self._leaves.setdefault(column.path.split(".", 1)[0], []).append(leaf)
         return self._leaves
 
     def verify_again(self, content: memoryview, chunks: tuple[ColumnChunk, ...]) -> PageCounts:
-        """``verify_chunks`` of a small file that is opened often.
+        """Verify chunks as ``verify_chunks`` does, of a small file that is opened often.
 
         What was verified has the same checksum later: one of all bytes from the first chunk to
         the last, which is a fraction of the time of parsing the headers of their pages.
@@ -143,11 +145,11 @@ class KnownFooter:
         if not chunks:
             return PageCounts()
         begin, end = min(chunk.begin for chunk in chunks), max(chunk.end for chunk in chunks)
-        found = crc32(content[max(begin, 0) : max(end, 0)])
-        known = self._sums.get(chunks)
-        if known is None or known[0] != found:
-            known = self._sums[chunks] = found, verify_chunks(content, chunks)
-        return known[1]
+        checksum = crc32(content[max(begin, 0) : max(end, 0)])
+        verified = self._sums.get(chunks)
+        if verified is None or verified[0] != checksum:
+            verified = self._sums[chunks] = checksum, verify_chunks(content, chunks)
+        return verified[1]
 
 
 def verify_pages(
@@ -174,10 +176,10 @@ def verify_chunks(content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCou
     pages = without = 0
     for chunk in chunks:
         try:
-            found, lacking = _verify_chunk(content, chunk)
+            page_count, lacking = _verify_chunk(content, chunk)
         except _DAMAGE as error:
             raise _named(chunk.place, error) from None
-        pages += found
+        pages += page_count
         without += lacking
     return PageCounts(pages, without)
 
@@ -216,11 +218,11 @@ def _verify_chunk(content: memoryview, chunk: ColumnChunk) -> tuple[int, int]:
         raise DamagedFileError(
             f"its pages are at bytes {at} to {end} of {len(content)}, by the footer"
         )
-    found = None if CORE is None else CORE.pages(content, at, end)
-    if found is None:
-        found = pages_by_python(content, at, end)
+    pages = None if CORE is None else CORE.pages(content, at, end)
+    if pages is None:
+        pages = pages_by_python(content, at, end)
     without = values = 0
-    for start, stop, crc, count in found:
+    for start, stop, crc, count in pages:
         if crc is None:
             without += 1
         elif crc32(content[start:stop]) != crc:
@@ -230,22 +232,22 @@ def _verify_chunk(content: memoryview, chunk: ColumnChunk) -> tuple[int, int]:
         values += count
     if values != chunk.values:
         raise DamagedFileError(f"its pages have {values} values; the footer says {chunk.values}")
-    return len(found), without
+    return len(pages), without
 
 
 def pages_by_python(
     content: memoryview, at: int, end: int
 ) -> list[tuple[int, int, int | None, int]]:
     """Return the reference of ``Core.pages``, which also says what is wrong with a header."""
-    found = []
+    pages = []
     while at < end:
         header = _header(content, at, end)
         stop = header.end + header.size
         if stop > end:
             raise DamagedFileError(f"the page at byte {at} ends after its column, at byte {stop}")
-        found.append((header.end, stop, header.crc, header.values))
+        pages.append((header.end, stop, header.crc, header.values))
         at = stop
-    return found
+    return pages
 
 
 @dataclass(slots=True)

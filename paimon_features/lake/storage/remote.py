@@ -142,7 +142,8 @@ class RemoteStorage(Storage):
         return int(info.mtime_ns)
 
     def write_json(self, path: str, value: Any) -> None:
-        """Atomic in an object store; elsewhere a reader may see a partial file for a moment."""
+        """Replace a file, atomically in an object store; elsewhere a reader may see a partial file
+        for a moment."""
         content = (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
         def write() -> None:
@@ -193,11 +194,11 @@ class RemoteStorage(Storage):
         # threads, close ones as one request
         source = self.filesystem.open_input_file(self.place(path))
         try:
-            found = source.size()
-            check_size(path, found, size)
+            actual_size = source.size()
+            check_size(path, actual_size, size)
             return self._footers.open(
                 path,
-                found,
+                actual_size,
                 lambda footer: VerifiedParquetFile(path, source, None, footer, pre_buffer=True),
             )
         except BaseException:
@@ -267,8 +268,8 @@ def place_in(filesystem: pafs.FileSystem, path: str) -> str:
     if isinstance(filesystem, pafs.PyFileSystem) and isinstance(
         filesystem.handler, pafs.FSSpecHandler
     ):
-        found: str = filesystem.handler.fs._strip_protocol(path)
-        return found
+        stripped: str = filesystem.handler.fs._strip_protocol(path)
+        return stripped
     parts = urlsplit(path)
     if isinstance(filesystem, (pafs.HadoopFileSystem, pafs.LocalFileSystem)):
         return parts.path

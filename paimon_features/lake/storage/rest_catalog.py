@@ -36,7 +36,7 @@ class RestCatalog:
 
     @classmethod
     def of(cls, config: CatalogConfig, environ: Mapping[str, str] = os.environ) -> RestCatalog:
-        """From ``[lake.catalog]`` and the environment."""
+        """Return the settings of ``[lake.catalog]`` and the environment."""
         return cls(config.uri, config.warehouse, environ.get(TOKEN_VARIABLE) or None)
 
     def options(self) -> dict[str, str]:
@@ -163,8 +163,8 @@ class RestTables:
 
         with self.errors(f"opening table {name!r}"):
             try:
-                known = Identifier.from_string(self._identifier(name))
-                loaded = self.catalog.rest_api.get_table(known)
+                identifier = Identifier.from_string(self._identifier(name))
+                loaded = self.catalog.rest_api.get_table(identifier)
             except NoSuchResourceException as error:
                 raise TableError(
                     f"table {name!r} is in {path}, but the REST catalog {self.settings.uri} does "
@@ -198,8 +198,8 @@ def attach(handle: Any, name: str, path: str, tables: Callable[[], RestTables]) 
                 self.uuid = tables().uuid(name, path)
             return _commit(tables().catalog, self.identifier, self.uuid, path)
 
-    known = handle.catalog_environment
-    handle.catalog_environment = Environment(handle.identifier, None, known.catalog_loader)
+    environment = handle.catalog_environment
+    handle.catalog_environment = Environment(handle.identifier, None, environment.catalog_loader)
 
 
 def _commit(catalog: Any, identifier: Any, uuid: str, path: str) -> Any:

@@ -74,14 +74,14 @@ def is_passing(error: BaseException) -> bool:
     >>> is_passing(OSError("AWS Error ACCESS_DENIED during GetObject operation"))
     False
     """
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, (ConnectionError, TimeoutError)):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (ConnectionError, TimeoutError)):
             return True
-        code, status = error_code(found)
+        code, status = error_code(cause)
         if code in _PASSING or status in PASSING_STATUS:
             return True
-        found = found.__cause__
+        cause = cause.__cause__
     return False
 
 

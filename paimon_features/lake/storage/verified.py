@@ -26,8 +26,8 @@ def damaged(path: str, problem: object) -> DamagedFileError:
     a backup, or roll table 'events_retail' back to a snapshot without it; a tile table can be
     rebuilt from its events
     """
-    found = _TABLE.search(path)
-    table = "" if found is None else f" {found[1]!r}"
+    match = _TABLE.search(path)
+    table = "" if match is None else f" {match[1]!r}"
     text = " ".join(str(problem).split())  # Arrow's messages have several lines
     return DamagedFileError(
         f"file {path} is damaged: {text.rstrip('.')}. Restore it from a backup, or roll table"

@@ -47,13 +47,13 @@ def write_errors(what: str) -> Iterator[None]:
 
 def _error_number(error: BaseException) -> int:
     """Return the system's error number of an error or of one of its causes, 0 without one."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(10):
-        if found is None:
+        if cause is None:
             return 0
-        if isinstance(found, OSError) and found.errno is not None:
-            return found.errno
-        if (text := _OF_RUST.search(str(found)[:10_000])) is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.errno
+        if (text := _OF_RUST.search(str(cause)[:10_000])) is not None:
             return int(text[1])
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return 0

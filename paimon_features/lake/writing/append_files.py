@@ -137,11 +137,11 @@ class AppendFiles:
             encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
             if isinstance(encoded, pa.ChunkedArray):
                 encoded = encoded.unify_dictionaries().combine_chunks()
-            known = encoded.dictionary.to_pylist()
+            distinct_values = encoded.dictionary.to_pylist()
             codes = encoded.indices.to_numpy()
         else:
             codes = column.to_numpy()
-            known = None
+            distinct_values = None
         if (codes[1:] < codes[:-1]).any():
             order = np.argsort(codes, kind="stable")
             rows, codes = rows.take(pa.array(order)), codes[order]
@@ -149,7 +149,7 @@ class AppendFiles:
         parts = []
         for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             code = int(codes[start])
-            value = code if known is None else known[code]
+            value = code if distinct_values is None else distinct_values[code]
             parts.append(((value,), rows.slice(start, end - start)))
         return parts
 

@@ -64,30 +64,32 @@ def _add_statistics(table: Any, file: Any) -> None:
     numbers = {schema.column(number).path: number for number in range(footer.num_columns)}
     bounds = {f.name: _bounds(footer, numbers.get(f.name)) for f in table.fields}
     fields = [f for f in table.fields if bounds[f.name] is not None]
-    found = [bounds[f.name] or (None, None, 0) for f in fields]
+    column_bounds = [bounds[f.name] or (None, None, 0) for f in fields]
     file.value_stats = SimpleStats(
-        GenericRow([least for least, _, _ in found], fields),
-        GenericRow([greatest for _, greatest, _ in found], fields),
-        [nulls for _, _, nulls in found],
+        GenericRow([least for least, _, _ in column_bounds], fields),
+        GenericRow([greatest for _, greatest, _ in column_bounds], fields),
+        [nulls for _, _, nulls in column_bounds],
     )
     file.value_stats_cols = [f.name for f in fields]
 
 
 def _bounds(footer: pq.FileMetaData, number: int | None) -> tuple[Any, Any, int] | None:
-    """Least, greatest and number of nulls of a column; None if they are not known exactly."""
+    """Return least, greatest and null count of a column; None if they are not known exactly."""
     if number is None:
         return None
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
-    found = [group.column(number).statistics for group in groups]
-    if not found or any(s is None or not s.has_min_max or not s.has_null_count for s in found):
+    statistics = [group.column(number).statistics for group in groups]
+    if not statistics or any(
+        s is None or not s.has_min_max or not s.has_null_count for s in statistics
+    ):
         return None
     try:
-        least, greatest = min(s.min for s in found), max(s.max for s in found)
+        least, greatest = min(s.min for s in statistics), max(s.max for s in statistics)
     except (OverflowError, ValueError):  # a year that Python's dates do not have
         return None
     if not isinstance(least, _BOUNDED) or len(f"{least}{greatest}") > _MOST:
         return None
-    return least, greatest, sum(s.null_count for s in found)
+    return least, greatest, sum(s.null_count for s in statistics)
 
 
 def _rewrite(table: Any, path: str) -> int:

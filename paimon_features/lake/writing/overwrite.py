@@ -60,8 +60,8 @@ class Overwrite:
         TableError
             If another process holds the commit lock.
         """
-        what = f"overwriting partitions of {self.name!r}"
-        with committing(self.lake, self.name, what) as check:
+        purpose = f"overwriting partitions of {self.name!r}"
+        with committing(self.lake, self.name, purpose) as check:
             if self._emptied:
                 dropping = self._builder().new_commit()
                 try:

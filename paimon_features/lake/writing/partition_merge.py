@@ -56,11 +56,11 @@ def merge_partitions(lake: Lake, table: str) -> MergedPartitions:
         return MergedPartitions()
     user = f"merge-partitions_{uuid.uuid4()}"
     columns = lake.schema(table).names
-    with AppendFiles(lake, table, user) as made:
+    with AppendFiles(lake, table, user) as merged_files:
         for first, files in sorted(short.items()):
             for rows in _rows(files, columns, first):
-                made.write(conform(lake, table, rows))
-        messages = made.messages()
+                merged_files.write(conform(lake, table, rows))
+        messages = merged_files.messages()
         gone = {file.path.rpartition("/")[2] for files in short.values() for file in files}
         with manifest_damage(lake, table, newest.id):
             entries = read_entries(
@@ -74,7 +74,7 @@ def merge_partitions(lake: Lake, table: str) -> MergedPartitions:
             removed = [_removed(entry) for entry in entries if entry.file.file_name in gone]
             try:
                 check()
-                made.release()  # from here on, the files may be part of a snapshot
+                merged_files.release()  # from here on, the files may be part of a snapshot
                 with write_errors(f"table {table!r} cannot be written"):
                     store._try_commit(
                         "COMPACT",
@@ -91,13 +91,15 @@ def merge_partitions(lake: Lake, table: str) -> MergedPartitions:
 def _short(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:
     """Return the files of partitions to be merged, by the first day of that which they are merged
     into."""
-    found: dict[int, list[DataFile]] = {}
+    by_first_day: dict[int, list[DataFile]] = {}
     for file in files:
-        found.setdefault(first_day(file.partition[EVENT_DAY], file.partition_days), []).append(file)
+        by_first_day.setdefault(
+            first_day(file.partition[EVENT_DAY], file.partition_days), []
+        ).append(file)
     return {
-        first: own
-        for first, own in found.items()
-        if any(file.partition[EVENT_DAY] != first for file in own)
+        first: partition_files
+        for first, partition_files in by_first_day.items()
+        if any(file.partition[EVENT_DAY] != first for file in partition_files)
     }
 
 

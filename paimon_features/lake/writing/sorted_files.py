@@ -73,9 +73,9 @@ class SortedFiles:
         first = np.flatnonzero(np.diff(days, prepend=days[0] - 1))
         for start, end in zip(first, [*first[1:], len(days)], strict=True):
             self._close_other_days(int(days[start]))
-            part, own = batch.slice(start, end - start), buckets[start:end]
-            for bucket in np.unique(own).tolist():
-                rows = part if self._buckets == 1 else part.filter(pa.array(own == bucket))
+            part, part_buckets = batch.slice(start, end - start), buckets[start:end]
+            for bucket in np.unique(part_buckets).tolist():
+                rows = part if self._buckets == 1 else part.filter(pa.array(part_buckets == bucket))
                 self._file(int(days[start]), bucket).add(rows)
 
     def commit(self, commit_user: str, identifier: int = BATCH_IDENTIFIER) -> int | None:
@@ -114,14 +114,14 @@ class SortedFiles:
                     raise
             finally:
                 commit.close()
-            made = latest_snapshot(self.lake, self.name)
-            if made is None or made.commit_user != commit_user:
+            snapshot = latest_snapshot(self.lake, self.name)
+            if snapshot is None or snapshot.commit_user != commit_user:
                 raise TableError(
                     f"table {self.name!r}: the commit of {commit_user} was acknowledged but does "
                     "not exist; another process commits to this table without the lock"
                 )
         self._closed.clear()
-        return made.id
+        return snapshot.id
 
     def __enter__(self) -> SortedFiles:
         return self

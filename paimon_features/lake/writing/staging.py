@@ -66,9 +66,9 @@ def drop_leftovers(lake: Lake) -> list[str]:
 
     Processes of other hosts are unknown; their tables stay.
     """
-    found = [name for name in lake.list() if name.startswith(STAGING_PREFIX)]
+    staging_tables = [name for name in lake.list() if name.startswith(STAGING_PREFIX)]
     dropped = []
-    for name in found:
+    for name in staging_tables:
         with suppress(UnknownNameError):  # its own process dropped it meanwhile
             owner = lake.properties(name).get(_OWNER)
             if owner is not None and not ProcessHolder(**json.loads(owner)).alive()[0]:

@@ -95,10 +95,10 @@ def append_arrow(
             return 0 if newest is None else newest.id
         user = commit_user or str(uuid.uuid4())
         identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
-        found = _committed(lake, name, newest, (rows,), user, identifier, properties, check)
+        committed = _committed(lake, name, newest, (rows,), user, identifier, properties, check)
         if commit_user is not None:
-            _record_commit(lake, name, found, user)
-        return found.id
+            _record_commit(lake, name, committed, user)
+        return committed.id
 
 
 def append_stream(
@@ -127,12 +127,12 @@ def append_stream(
         conformed = (conform(lake, name, table) for table in tables)
         options = {"target-file-size": f"{file_bytes} b"}
         user = commit_user or str(uuid.uuid4())
-        made = _committed(
+        committed = _committed(
             lake, name, newest, conformed, user, BATCH_IDENTIFIER, properties, check, options
         )
         if commit_user is not None:
-            _record_commit(lake, name, made, commit_user)
-        return made.id
+            _record_commit(lake, name, committed, commit_user)
+        return committed.id
 
 
 def append_files(
@@ -162,14 +162,14 @@ def append_files(
 
         def commit() -> None:
             builder: Any = lake.table(name).new_stream_write_builder()
-            made = builder._with_commit_user(commit_user).new_commit()
+            table_commit = builder._with_commit_user(commit_user).new_commit()
             try:
                 check()
                 # from here on, the files may be part of a snapshot
                 files.release()
-                made.commit(messages, identifier)
+                table_commit.commit(messages, identifier)
             finally:
-                made.close()
+                table_commit.close()
 
         return _published(lake, name, newest, commit, commit_user, identifier).id
 
@@ -212,13 +212,13 @@ def _published(
             if not isinstance(error, PaimonFeaturesError):
                 _check_not_preceded(lake, name, after, error)
             raise
-    found = _find(lake, name, user, identifier, after)
-    if found is None:
+    published = _find(lake, name, user, identifier, after)
+    if published is None:
         raise TableError(
             f"table {name!r}: the commit {identifier} of {user} was acknowledged but does not "
             "exist; another process commits to this table without the lock"
         )
-    return found
+    return published
 
 
 def _check_not_preceded(lake: Lake, name: str, after: int, error: Exception) -> None:
@@ -247,30 +247,32 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
     """
     record = _record(lake, name, commit_user)
     content = read_json(record.path)
-    known, since = (None, 0) if content is None else (content["identifier"], content["id"])
+    recorded, since = (None, 0) if content is None else (content["identifier"], content["id"])
     folder = f"{lake.path(name)}/snapshot"
     ids = snapshot_ids(lake, name)
-    if known is not None:
+    if recorded is not None:
         remembered = read_snapshot_file(lake, folder, since) if since in ids else None
         undone = (not ids or since > ids[-1]) or (
             remembered is not None
-            and (remembered.commit_user, remembered.commit_identifier) != (commit_user, known)
+            and (remembered.commit_user, remembered.commit_identifier) != (commit_user, recorded)
         )
         # an expired snapshot does not show whose it was
         mark = None if content is None else content.get("history")
         undone = undone or (mark is not None and not lake.continues(name, mark, since))
         if undone:  # the table was rolled back or recreated since
-            known, since = None, 0
-    found = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
-    own = any(s is not None and s.commit_user == commit_user for s in found)
+            recorded, since = None, 0
+    candidates = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
+    has_retained = any(s is not None and s.commit_user == commit_user for s in candidates)
     # a tag may be of an older commit than those whose snapshots have expired
     seen = since + 1 if content is not None else 1
-    if not own and (not ids or ids[0] > seen) and record.is_lost():
+    if not has_retained and (not ids or ids[0] > seen) and record.is_lost():
         raise record.error()
-    if known is None:
-        found += tagged(lake, name).values()
-    made = [s.commit_identifier for s in found if s is not None and s.commit_user == commit_user]
-    return max([*made, *([known] if known is not None else [])], default=None)
+    if recorded is None:
+        candidates += tagged(lake, name).values()
+    identifiers = [
+        s.commit_identifier for s in candidates if s is not None and s.commit_user == commit_user
+    ]
+    return max([*identifiers, *([recorded] if recorded is not None else [])], default=None)
 
 
 def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
@@ -285,9 +287,11 @@ def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
         return None
     folder = f"{lake.path(name)}/snapshot"
     retained = (read_snapshot_file(lake, folder, i) for i in reversed(snapshot_ids(lake, name)))
-    own = next((s.id for s in retained if s is not None and s.commit_user == commit_user), None)
+    retained_id = next(
+        (s.id for s in retained if s is not None and s.commit_user == commit_user), None
+    )
     content = read_json(_record(lake, name, commit_user).path)
-    return own if own is not None or content is None else int(content["id"])
+    return retained_id if retained_id is not None or content is None else int(content["id"])
 
 
 def _record_commit(lake: Lake, name: str, made: Snapshot, user: str) -> None:
@@ -305,13 +309,13 @@ def _record(lake: Lake, name: str, user: str) -> Record:
 def _find(lake: Lake, name: str, user: str, identifier: int, after: int) -> Snapshot | None:
     # numbers have no gaps; a listing of an object store costs more, and may be older than a file
     folder = f"{lake.path(name)}/snapshot"
-    own = None
+    newest = None
     for snapshot_id in count(after + 1):
-        found = read_snapshot_file(lake, folder, snapshot_id)
-        if found is None:
-            return own
-        if (found.commit_user, found.commit_identifier) == (user, identifier):
-            own = found
+        snapshot = read_snapshot_file(lake, folder, snapshot_id)
+        if snapshot is None:
+            return newest
+        if (snapshot.commit_user, snapshot.commit_identifier) == (user, identifier):
+            newest = snapshot
     raise AssertionError("unreachable: there is always a number without a snapshot")
 
 
@@ -359,8 +363,8 @@ def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = N
     """
     schema = lake.schema(name) if schema is None else schema
     given = dict(zip(_distinct_names(name, table), table.columns, strict=True))
-    known = set(schema.names)
-    unknown = [column for column in given if column not in known]
+    names = set(schema.names)
+    unknown = [column for column in given if column not in names]
     if unknown:
         raise TableError(
             f"table {name!r} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}"

@@ -190,7 +190,7 @@ class FlinkHistoryEngine:
             )
 
     def _ticker(self, view: str) -> Callable[[float], None]:
-        """Reports a running job now and then."""
+        """Return a callback that reports a running job at intervals."""
         reported_s = 0.0
 
         def tick(elapsed_s: float) -> None:
@@ -275,12 +275,12 @@ class _Staged:
 
     def statements(self, read: FeatureViewRead, needed: NeededDays) -> list[str]:
         """Return the statements to run; none for a table without commits."""
-        found = []
+        statements = []
         days, pin = needed.tile_days, read.tiles
         if days is not None and pin is not None and pin.snapshot_id is not None:
             options = scan_options(self.lake, pin.table, pin.snapshot_id)
             partition_days = self.lake.partition_days(pin.table)
-            found.append(
+            statements.append(
                 tiles_sql(
                     self.layout, self.rows, self.tiles, pin.table, options, days, partition_days
                 )
@@ -291,10 +291,10 @@ class _Staged:
             has_days = EVENT_DAY in self.lake.schema(pin.table).names  # feedback has none
             event_days = sorted(needed.event_days) if has_days else None
             partition_days = self.lake.partition_days(pin.table)
-            found.append(
+            statements.append(
                 edges_sql(self.layout, self.rows, self.edges, options, event_days, partition_days)
             )
-        return found
+        return statements
 
     def get(self, chunk: int) -> tuple[pa.Table, pa.Table]:
         """Return the tile and edge results of a chunk."""

@@ -58,10 +58,10 @@ def rows_to_stage(
     MISSING.
     """
     view = layout.view
-    known = np.ones(len(as_of_ms), np.bool_)
+    has_keys = np.ones(len(as_of_ms), np.bool_)
     for key in view.keys:
-        known &= np.asarray(keys.column(key).is_valid())
-    some = np.flatnonzero(known)
+        has_keys &= np.asarray(keys.column(key).is_valid())
+    some = np.flatnonzero(has_keys)
     as_of_ms = as_of_ms[some]
     low = floor_ms(view.known_from(as_of_ms), view.tile_ms)
     high = floor_ms(view.horizon(as_of_ms), view.tile_ms)
@@ -69,8 +69,8 @@ def rows_to_stage(
         CHUNK: pa.array(np.full(len(some), chunk, np.int32)),
         ROW: pa.array(some),
     }
-    taken = keys.take(pa.array(some))
-    columns.update({f"k{i}": taken.column(key) for i, key in enumerate(view.keys)})
+    staged_keys = keys.take(pa.array(some))
+    columns.update({f"k{i}": staged_keys.column(key) for i, key in enumerate(view.keys)})
     columns.update({LOW: pa.array(low), HIGH: pa.array(high)})
     for i, window in enumerate(layout.windows):
         start = window.start(as_of_ms)
@@ -152,14 +152,14 @@ class _Block:
     def newest(self) -> Ints:
         """Return the time of each row's newest event before the horizon, not before
         ``known_from``."""
-        found = np.full(self._count, NEVER_MS, np.int64)
-        np.maximum.at(found, self._tile_rows, self._tiles.column(NEWEST).to_numpy())
+        newest = np.full(self._count, NEVER_MS, np.int64)
+        np.maximum.at(newest, self._tile_rows, self._tiles.column(NEWEST).to_numpy())
         if self._layout.spans.newest is not None:
             some = np.flatnonzero(self._spans == self._layout.spans.newest)
             names = [p.name for p in self._layout.partials]
             times = self._partials[names.index(EVENT_TIME_MAX.name)].values
-            np.maximum.at(found, self._edge_rows[some], times[some])
-        return found
+            np.maximum.at(newest, self._edge_rows[some], times[some])
+        return newest
 
     def merged(self, number: int) -> dict[str, Column]:
         """Return the partials of a window, from tiles and raw events, merged to one line per
@@ -185,9 +185,9 @@ class _Block:
         numbered = layout.partials_of(list(layout.windows)[number])
         newest = next(n for n, p in numbered if p.name == EVENT_TIME_MAX.name)
         lines = np.flatnonzero(np.asarray(self._tiles.column(f"w{number}_{newest}").is_valid()))
-        taken = self._tiles.take(pa.array(lines))
-        columns = {p.name: _column(p, taken.column(f"w{number}_{n}")) for n, p in numbered}
-        refs = taken.column(REF).to_numpy()
+        tiles = self._tiles.take(pa.array(lines))
+        columns = {p.name: _column(p, tiles.column(f"w{number}_{n}")) for n, p in numbered}
+        refs = tiles.column(REF).to_numpy()
         ends = newest_tile_end(columns, layout.view.tile_ms)
         for _, partial in numbered:
             if partial.half_life_ms is not None:
@@ -217,5 +217,5 @@ def _column(partial: Partial, array: pa.ChunkedArray) -> Column:
 
 
 def _sketches(column: Column) -> Iterator[list[bytes]]:
-    for text, known in zip(column.values, column.mask, strict=True):
-        yield [piece.encode("latin-1") for piece in text.split(BYTES_SEPARATOR)] if known else []
+    for text, valid in zip(column.values, column.mask, strict=True):
+        yield [piece.encode("latin-1") for piece in text.split(BYTES_SEPARATOR)] if valid else []

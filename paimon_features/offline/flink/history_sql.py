@@ -94,10 +94,10 @@ class JoinLayout:
     @cached_property
     def ends(self) -> dict[tuple[int, int], Window]:
         """One window for each distinct end; most windows have the same end."""
-        found: dict[tuple[int, int], Window] = {}
+        windows_by_end: dict[tuple[int, int], Window] = {}
         for window in self.windows:
-            found.setdefault(end_of(window), window)
-        return found
+            windows_by_end.setdefault(end_of(window), window)
+        return windows_by_end
 
     @cached_property
     def block_ms(self) -> int | None:

@@ -79,8 +79,10 @@ class PartJoin:
                     ROW: pa.array(order),
                     TIME: pa.array(as_of_ms[order]),
                 }
-                taken = keys.take(pa.array(order))
-                columns.update({f"k{i}": taken.column(i) for i in range(taken.num_columns)})
+                ordered_keys = keys.take(pa.array(order))
+                columns.update(
+                    {f"k{i}": ordered_keys.column(i) for i in range(ordered_keys.num_columns)}
+                )
                 yield pa.table(columns)
 
         if entity_rows.count:
@@ -116,17 +118,17 @@ class PartJoin:
             for table in self.features
             for batch in iter_batches(self.lake, table, partitions={CHUNK: (chunk, chunk + 1)})
         ]
-        found = pa.Table.from_batches(batches).combine_chunks()
+        stored = pa.Table.from_batches(batches).combine_chunks()
         place = np.empty(count, np.int64)
-        place[found.column(ROW).to_numpy()] = np.arange(count)
+        place[stored.column(ROW).to_numpy()] = np.arange(count)
         names = {column: name for name, column in _names(self.read).items()}
-        taken = found.select(list(names)).take(pa.array(place))
-        taken = taken.rename_columns([names[column] for column in taken.column_names])
+        result = stored.select(list(names)).take(pa.array(place))
+        result = result.rename_columns([names[column] for column in result.column_names])
         for name in self.read.types:
             status = f"{name}__status"
-            narrow = taken.column(status).cast(pa.int8())
-            taken = taken.set_column(taken.column_names.index(status), status, narrow)
-        return taken
+            narrow = result.column(status).cast(pa.int8())
+            result = result.set_column(result.column_names.index(status), status, narrow)
+        return result
 
     def _outputs(
         self, rows: pa.Table, entity_rows: EntityRows, chunk: Callable[[int], pa.Table]
@@ -169,4 +171,4 @@ def _feature_columns(read: FeatureViewRead) -> dict[str, DataType]:
 
 
 def _unchecked(schema: pa.Schema) -> None:
-    """The rows were checked before they were staged."""
+    """Accept any schema: the rows were checked before they were staged."""

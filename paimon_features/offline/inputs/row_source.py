@@ -79,7 +79,7 @@ class Chunks:
         return together.slice(0, rows)
 
     def give_back(self, rows: pa.Table) -> None:
-        """Rows that were taken and will be taken again, before all others."""
+        """Put rows back, to be taken again before all others."""
         self._held = pa.concat_tables([rows, self._held])
 
 
@@ -98,7 +98,7 @@ def in_pieces(schema: pa.Schema, tables: Iterator[pa.Table], rows: int) -> Itera
 
 
 def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
-    """Entity rows of any kind that a user has them in.
+    """Return entity rows of any kind that a user has them in.
 
     An Arrow table, batch, reader or dataset; a pandas or Polars DataFrame, a Polars LazyFrame, a
     DuckDB relation, anything with an Arrow stream; a mapping of columns; a list of dicts; a
@@ -228,17 +228,17 @@ def _files(path: str) -> Sequence[str]:
     if os.path.isdir(path):
         inside = (p for p in Path(path).rglob("*.parquet") if p.is_file())
         # temporary files of Spark and others begin with _ or .
-        found = [str(p) for p in inside if not p.name.startswith(("_", "."))]
+        files = [str(p) for p in inside if not p.name.startswith(("_", "."))]
     elif os.path.exists(path):
-        found = [path]
+        files = [path]
     else:
-        found = glob.glob(path, recursive=True) if glob.has_magic(path) else []
-    if not found:
+        files = glob.glob(path, recursive=True) if glob.has_magic(path) else []
+    if not files:
         raise RequestError(
             f"entity rows {path!r}: there is no such file, no Parquet file in a folder of that "
             "name, and no file of that pattern"
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def _parquet(files: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -51,16 +51,16 @@ class EdgeEvents:
         self.view, self.partials, self.entities = view, partials, entities
         tile_ms = view.tile_ms
         # a cell is one tile of one entity; rows of a cell share its events
-        found = [_cells(codes, span.tile_ms) for span in spans]
-        tiles = np.concatenate([NO_INTS, *(cells.tiles for cells in found)])
+        cells_by_span = [_cells(codes, span.tile_ms) for span in spans]
+        tiles = np.concatenate([NO_INTS, *(cells.tiles for cells in cells_by_span)])
         self._time_keys = TimeKeys(tiles, entities.count, tile_ms)
-        self._codes = np.concatenate([NO_INTS, *(cells.codes for cells in found)])
+        self._codes = np.concatenate([NO_INTS, *(cells.codes for cells in cells_by_span)])
         self._keys, self._tiles = self._time_keys.of(self._codes, tiles), tiles
-        self._since, self._until = _needed_range(spans, found)
+        self._since, self._until = _needed_range(spans, cells_by_span)
         # axes: spans, rows
-        self._cell = [cells.of_row for cells in found]
+        self._cell = [cells.of_row for cells in cells_by_span]
         if len(spans) > 1:
-            places = self._unite([len(cells.tiles) for cells in found])
+            places = self._unite([len(cells.tiles) for cells in cells_by_span])
             self._cell = [place[cell] for place, cell in zip(places, self._cell, strict=True)]
         self._low: list[Ints | None] = []
         self._high: list[Ints] = []
@@ -109,8 +109,8 @@ class EdgeEvents:
         chosen = np.flatnonzero(cells >= 0)
         if not len(chosen):
             return
-        taken = take_rows(events, chosen)
-        columns = {name: Column.from_arrow(taken.column(name)) for name in self.columns}
+        edge_rows = take_rows(events, chosen)
+        columns = {name: Column.from_arrow(edge_rows.column(name)) for name in self.columns}
         inside = np.flatnonzero(enters(self.view, columns, len(chosen)))
         if len(inside) < len(chosen):
             chosen = chosen[inside]
@@ -129,7 +129,7 @@ class EdgeEvents:
         self._begins = self._ends - sizes
         columns = {}
         for partial in self.partials:
-            parts = [found[partial.name] for _, found in self._found]
+            parts = [partials[partial.name] for _, partials in self._found]
             columns[partial.name] = concat(partial, parts).take(order)
         self._found.clear()
         self.index = RangeIndex(self.partials, columns, sizes, self.view.tile_ms)
@@ -148,17 +148,17 @@ class EdgeEvents:
     def _cells_of(self, codes: Ints, time: Column) -> Ints:
         """Return the cell of each event, -1 if it lies at no edge."""
         out = np.full(len(codes), -1, np.int64)
-        known = np.flatnonzero((codes >= 0) & time.mask)
-        if not len(known) or not len(self._keys):
+        requested = np.flatnonzero((codes >= 0) & time.mask)
+        if not len(requested) or not len(self._keys):
             return out
-        codes, times = codes[known], time.values[known]
+        codes, times = codes[requested], time.values[requested]
         tiles = floor_ms(times, self.view.tile_ms)
         keys = self._time_keys.of(codes, tiles)
         cells = positions(self._keys, keys).clip(max=len(self._keys) - 1)
         inside = self._codes[cells] == codes
         inside &= (self._tiles[cells] == tiles) & (times < self._until[cells])
         inside &= times >= self._since[cells]
-        out[known[inside]] = cells[inside]
+        out[requested[inside]] = cells[inside]
         return out
 
 
@@ -179,7 +179,8 @@ def _cells(codes: Ints, tiles: Ints) -> _Cells:
 
 
 def _needed_range(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
-    """Time range of events that any row needs of each cell: from (inclusive), to (exclusive)."""
+    """Return the time range of events that any row needs of each cell: from (inclusive), to
+    (exclusive)."""
     since, until = [NO_INTS], [NO_INTS]
     for span, cells in zip(spans, found, strict=True):
         if len(cells.first):

@@ -46,13 +46,13 @@ class EntityCodes:
         self._pairs: list[pa.Array] = []
         codes: Ints | None = None
         for key in self.keys:
-            own, dictionary = _encode(rows.column(key))
+            column_codes, dictionary = _encode(rows.column(key))
             self._dictionaries.append(dictionary)
             if codes is None:
-                codes, self.count = own, len(dictionary)
+                codes, self.count = column_codes, len(dictionary)
             else:
                 # dense again after each column, so that the product of two counts fits
-                codes, pairs = _encode(_paired(codes, own, len(dictionary)))
+                codes, pairs = _encode(_paired(codes, column_codes, len(dictionary)))
                 self._pairs.append(pairs)
                 self.count = len(pairs)
         if codes is None:  # without keys all rows belong to one entity
@@ -67,11 +67,11 @@ class EntityCodes:
         codes: Ints | None = None
         find, pairs = iter(self._finders), iter(self._finders[len(self.keys) :])
         for key, dictionary in zip(self.keys, self._dictionaries, strict=True):
-            own = next(find)(table.column(key))
+            column_codes = next(find)(table.column(key))
             if codes is None:
-                codes = own
+                codes = column_codes
             else:
-                codes = next(pairs)(_paired(codes, own, len(dictionary)))
+                codes = next(pairs)(_paired(codes, column_codes, len(dictionary)))
         return np.zeros(table.num_rows, np.int64) if codes is None else codes
 
     def rows_of(self, table: pa.Table) -> Ints:
@@ -96,14 +96,14 @@ class EntityCodes:
     def columns(self) -> list[Array]:
         """Return the key columns of the distinct entities, in the order of their codes."""
         first = np.zeros(self.count, np.int64)
-        known = np.flatnonzero(self.codes >= 0)[::-1]
-        first[self.codes[known]] = known  # the last write wins, which is the first row
-        taken = self._rows.select(self.keys).take(pa.array(first))
-        return [Column.from_arrow(taken.column(key)).values for key in self.keys]
+        present = np.flatnonzero(self.codes >= 0)[::-1]
+        first[self.codes[present]] = present  # the last write wins, which is the first row
+        entities = self._rows.select(self.keys).take(pa.array(first))
+        return [Column.from_arrow(entities.column(key)).values for key in self.keys]
 
 
 def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
-    """Dense codes of a column's values (-1 for null), and the values in code order."""
+    """Return dense codes of a column's values (-1 for null), and the values in code order."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
@@ -252,9 +252,9 @@ def positions(keys: Ints, wanted: Ints) -> Ints:
             return np.searchsorted(keys, wanted)
         order, ordered = sort_order(wanted)
         CORE.locate(keys, ordered, places)
-        found = np.empty(len(wanted), np.int64)
-        found[order] = places
-        return found
+        original = np.empty(len(wanted), np.int64)
+        original[order] = places
+        return original
     if not len(wanted) or bool((wanted[1:] < wanted[:-1]).any()):
         return np.searchsorted(keys, wanted)
     low, high = np.searchsorted(keys, wanted[[0, -1]])

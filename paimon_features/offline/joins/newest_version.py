@@ -75,8 +75,8 @@ class NewestVersionJoin:
         versions = pa.concat_tables(self._found).combine_chunks()
         codes = np.concatenate(self._codes)
         times = versions.column(self.view.source.event_time).to_numpy()
-        known = np.flatnonzero(self.entities.codes >= 0)
-        mine, as_of_ms = self.entities.codes[known], self._q[known]
+        present = np.flatnonzero(self.entities.codes >= 0)
+        mine, as_of_ms = self.entities.codes[present], self._q[present]
         # search the first version after q (or at q where the edge is open); the one before it wins
         end_ms = as_of_ms + 1 if self.view.closed else as_of_ms
         time_keys = TimeKeys(times, self.entities.count, 1)
@@ -85,15 +85,15 @@ class NewestVersionJoin:
         place = positions(keys, time_keys.of(mine, end_ms)) - 1
         place = self._known_then(versions, order, codes, place, mine, as_of_ms)
         version = order[np.maximum(place, 0)]
-        there = (place >= 0) & (codes[version] == mine)
+        has_version = (place >= 0) & (codes[version] == mine)
         if self.view.ttl_ms is not None:
-            there &= times[version] >= as_of_ms - self.view.ttl_ms
-        known, version = known[there], version[there]
-        status[known] = Status.PRESENT
+            has_version &= times[version] >= as_of_ms - self.view.ttl_ms
+        present, version = present[has_version], version[has_version]
+        status[present] = Status.PRESENT
         chosen = np.full(len(self._q), -1, np.int64)
-        chosen[known] = version
-        taken = versions.select(self.features).take(pa.array(chosen, mask=chosen < 0))
-        return taken, status
+        chosen[present] = version
+        values = versions.select(self.features).take(pa.array(chosen, mask=chosen < 0))
+        return values, status
 
     @property
     def _ranks(self) -> list[str]:

@@ -64,10 +64,10 @@ class PointInTimeJoin:
         self.partials = [p for p in view.partials if p.name in needed]
         self.entities = EntityCodes(rows, view.keys)
         codes = self.entities.codes
-        known = np.flatnonzero(codes >= 0)
+        present = np.flatnonzero(codes >= 0)
         times = as_of_ms
-        if len(known) < len(codes):
-            codes, times = codes[known], as_of_ms[known]
+        if len(present) < len(codes):
+            codes, times = codes[present], as_of_ms[present]
         self._windows = by_window(self.features)
         # rows of one tile stay together; their order within it matters only where window edges
         # lie in tiles other than that of q
@@ -75,7 +75,7 @@ class PointInTimeJoin:
         steps = floor_ms(times, step_ms)
         time_keys = TimeKeys(steps, self.entities.count, step_ms)
         order, keys = sort_order(time_keys.of(codes, steps))
-        self._order = order if len(known) == len(as_of_ms) else known[order]
+        self._order = order if len(present) == len(as_of_ms) else present[order]
         # recomputed rather than gathered: cheaper than two more random reads per row
         self._codes, self._q = time_keys.codes(keys), times[order]
         self._floor = floor_ms(self._q, view.tile_ms)
@@ -168,7 +168,8 @@ class _RowBlock:
         self._edge_of: dict[int, _FoldedEdge] = {}
 
     def newest_before(self, horizon: Ints) -> Ints:
-        """Time of each row's newest event before the horizon; NEVER_MS where there is none."""
+        """Return the time of each row's newest event before the horizon; NEVER_MS where there is
+        none."""
         last = self._view.ending_last
         hi = self._hi(last[0]) if len(last) == 1 else self._before(horizon)
         newest = self._tiles.newest_before(self.codes, hi)
@@ -220,7 +221,8 @@ class _RowBlock:
 
 
 def tile_range(view: CompiledView, first_ms: int, last_ms: int) -> tuple[int, int]:
-    """Range of tile starts, from (inclusive) to (exclusive), that rows at these times can need."""
+    """Return the range of tile starts, from (inclusive) to (exclusive), that rows at these times
+    can need."""
     return floor_ms(view.known_from(first_ms), view.tile_ms), floor_ms(last_ms, view.tile_ms)
 
 
@@ -252,7 +254,7 @@ class _TileGroup:
         return positions(self._keys, self._time_keys.of(codes, time_ms))
 
     def newest_before(self, codes: Ints, hi: Ints) -> Ints:
-        """Time of each entity's newest event in the tiles before ``hi``."""
+        """Return the time of each entity's newest event in the tiles before ``hi``."""
         if not len(self._newest):
             return np.full(len(codes), NEVER_MS)
         some = hi > self._first[codes]
@@ -273,11 +275,11 @@ class _FoldedEdge:
         """Merge them into these rows of a window's partials, like one more tile."""
         if not len(rows):
             return
-        taken = {name: column.take(rows) for name, column in merged.items()}
-        ends = newest_tile_end(taken, self._tile_ms), newest_tile_end(self.columns, self._tile_ms)
+        current = {name: column.take(rows) for name, column in merged.items()}
+        ends = newest_tile_end(current, self._tile_ms), newest_tile_end(self.columns, self._tile_ms)
         newest = np.maximum(*ends)
         for name, column in merged.items():
-            partial, sides = self._partials[name], (taken[name], self.columns[name])
+            partial, sides = self._partials[name], (current[name], self.columns[name])
             if partial.merge is Merge.DECAYED_SUM:
                 assert partial.half_life_ms is not None
                 left, right = (
@@ -294,17 +296,17 @@ class _FoldedEdge:
 def _read(
     join: PointInTimeJoin, tables: Iterable[pa.Table]
 ) -> tuple[Ints, Ints, dict[str, Column]]:
-    """Entity codes, starts and partials of the tiles of requested entities."""
+    """Return entity codes, starts and partials of the tiles of requested entities."""
     join.held_tiles = 0
     codes, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     columns: dict[str, list[Column]] = {p.name: [] for p in join.partials}
     for table in tables:
-        own = join.entities.codes_of(table)
-        known = np.flatnonzero(own >= 0)
-        if len(known) < len(own):
-            table, own = take_rows(table, known), own[known]
-        join.held_tiles += len(own)
-        codes.append(own)
+        table_codes = join.entities.codes_of(table)
+        requested = np.flatnonzero(table_codes >= 0)
+        if len(requested) < len(table_codes):
+            table, table_codes = take_rows(table, requested), table_codes[requested]
+        join.held_tiles += len(table_codes)
+        codes.append(table_codes)
         starts.append(Column.from_arrow(table.column(TILE_START)).values)
         for name, parts in columns.items():
             parts.append(Column.from_arrow(table.column(name)))

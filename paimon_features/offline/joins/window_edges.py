@@ -89,7 +89,7 @@ class WindowEdges:
         return self._head_of_offset[offset_ms]
 
     def _add_both(self, window: Window) -> None:
-        """Head and tail of a short window; if both lie in one tile, all events are head."""
+        """Add head and tail of a short window; if both lie in one tile, all events are head."""
         start, end = window.bounds(self._q)
         tile, border = floor_ms(end, self._tile_ms), ceil_ms(start, self._tile_ms)
         self.heads[window] = self._add(EdgeSpan(tile, np.maximum(tile, start), end))

@@ -107,10 +107,12 @@ def features(
     table = _events(compiled, events)
     columns = {name: Column.from_arrow(table.column(name)) for name in table.column_names}
     entering = entering_rows(compiled, columns, table.num_rows, stacklevel=2)
-    own = entering[join.entities.codes_of(table)[entering] >= 0]
-    taken = table.take(pa.array(own))
-    join.add_events(taken)
-    join.join_tiles([_tile_of_each(join, taken, {n: c.take(own) for n, c in columns.items()})])
+    event_rows = entering[join.entities.codes_of(table)[entering] >= 0]
+    used_events = table.take(pa.array(event_rows))
+    join.add_events(used_events)
+    join.join_tiles(
+        [_tile_of_each(join, used_events, {n: c.take(event_rows) for n, c in columns.items()})]
+    )
     results = join.results()
     for feature in chosen:
         column = results.columns[feature.name].to_arrow(feature.type.arrow)
@@ -139,14 +141,14 @@ def _tile_of_each(join: PointInTimeJoin, events: pa.Table, columns: dict[str, Co
 def _chosen(view: CompiledView, names: Sequence[str] | None) -> list[CompiledFeature]:
     if names is None:
         return list(view.features)
-    found = [view.feature(name) for name in names]
-    for name, feature in zip(names, found, strict=True):
+    selected = [view.feature(name) for name in names]
+    for name, feature in zip(names, selected, strict=True):
         if feature is None:
-            known = [f.name for f in view.features]
-            raise UnknownNameError.of(f"feature of view {view.name!r}", name, known)
+            available = [f.name for f in view.features]
+            raise UnknownNameError.of(f"feature of view {view.name!r}", name, available)
     if not names or len(set(names)) < len(names):
         raise RequestError(f"names={list(names)!r}; expected one or more features, each once")
-    return [feature for feature in found if feature is not None]
+    return [feature for feature in selected if feature is not None]
 
 
 def _events(view: CompiledView, events: Any) -> pa.Table:

@@ -75,7 +75,9 @@ def _start(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     names = _names(engine, statement)
     tables = _tables(lake, names)
-    files = {name: found for name, table in tables.items() if (found := table.plain_files())}
+    files = {
+        name: table_files for name, table in tables.items() if (table_files := table.plain_files())
+    }
     # before any part of the statement is bound: a reader of files opens them even then
     engine.confine([path for paths in files.values() for path in paths])
     for name, table in tables.items():
@@ -118,9 +120,9 @@ class _PinnedTable:
         if self.snapshot is None or table.primary_keys or _deletes(table):
             return []
         today = table.table_schema.id
-        found = live_files(self.lake, self.name, self.snapshot.id)
-        plain = all(file.schema_id == today and os.path.isfile(file.path) for file in found)
-        return [file.path for file in found] if plain else []
+        data_files = live_files(self.lake, self.name, self.snapshot.id)
+        plain = all(file.schema_id == today and os.path.isfile(file.path) for file in data_files)
+        return [file.path for file in data_files] if plain else []
 
     def verify(self, columns: Sequence[str]) -> None:
         """Verify the pages of these columns, which DuckDB does not."""
@@ -132,10 +134,10 @@ class _PinnedTable:
         """Return all rows; other columns than these are null, so that ``*`` means what it meant."""
         read = list(columns) or self.schema.names[:1]
         ref = None if self.snapshot is None else self.snapshot.id
-        found = read_arrow(self.lake, self.name, read, ref)
+        rows = read_arrow(self.lake, self.name, read, ref)
         return pa.table(
             [
-                found[field.name] if field.name in read else pa.nulls(len(found), field.type)
+                rows[field.name] if field.name in read else pa.nulls(len(rows), field.type)
                 for field in self.schema
             ],
             schema=self.schema,
@@ -162,34 +164,34 @@ def _names(engine: DuckDBEngine, statement: str) -> list[str]:
         raise RequestError(f"SQL: {reason}")
     if len(tree["statements"]) != 1:
         raise RequestError(f"SQL: expected one statement, got {len(tree['statements'])}")
-    found: dict[str, None] = {}
+    table_names: dict[str, None] = {}
     waiting: list[Any] = [tree["statements"]]
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
             if node.get("type") == "BASE_TABLE":
-                found[node["table_name"]] = None
+                table_names[node["table_name"]] = None
             waiting.extend(node.values())
         elif isinstance(node, list):
             waiting.extend(node)
-    return list(found)
+    return list(table_names)
 
 
 def _tables(lake: Lake, names: Sequence[str]) -> dict[str, _PinnedTable]:
-    there = set(lake.list())
-    found = {}
+    existing = set(lake.list())
+    tables = {}
     for name in names:
         table, at, ref = name.partition("@")
-        if table not in there:
+        if table not in existing:
             if not at:
                 continue  # a name that the query defines, or DuckDB's error
-            raise _unknown(table, there)
+            raise _unknown(table, existing)
         if not at:
-            found[name] = _PinnedTable(lake, table, latest_snapshot(lake, table))
+            tables[name] = _PinnedTable(lake, table, latest_snapshot(lake, table))
             continue
         pin = int(ref) if ref.isdecimal() else ref
-        found[name] = _PinnedTable(lake, table, pinned(lake, table, pin))
-    return found
+        tables[name] = _PinnedTable(lake, table, pinned(lake, table, pin))
+    return tables
 
 
 def _unknown(table: str, there: Collection[str]) -> UnknownNameError:

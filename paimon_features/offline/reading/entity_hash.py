@@ -53,8 +53,8 @@ class EntityHash:
         if entities.count:
             kinds = list(self.keys.values())
             hashes[:-1] = bucket_of(entities.columns(), kinds, self._moduli)
-        found: Ints = hashes[entities.codes]
-        return found
+        row_hashes: Ints = hashes[entities.codes]
+        return row_hashes
 
     def _each(self, rows: pa.Table) -> Ints:
         """Return as ``of`` for keys of a fixed size, which are hashed faster than compared."""
@@ -93,9 +93,9 @@ class KeyFilter:
         self._seen[self._places(hashes, times)] = True
 
     def has(self, hashes: Ints, times: Ints) -> Bools:
-        """Mask of pairs that may have been requested."""
-        found: Bools = self._seen[self._places(hashes, times)]
-        return found
+        """Return the mask of pairs that may have been requested."""
+        requested: Bools = self._seen[self._places(hashes, times)]
+        return requested
 
     def _places(self, hashes: Ints, times: Ints) -> npt.NDArray[np.uint64]:
         # multiplicative hashing: the upper bits of a product depend on all bits below

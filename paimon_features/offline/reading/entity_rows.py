@@ -92,7 +92,7 @@ class EntityRows(Closeable):
         return self._chunks[chunk] if self._rows is None else self._rows.read(chunk)
 
     def keys(self, chunk: int, read: ViewRead) -> tuple[pa.Table, Ints]:
-        """Key columns of a chunk in the types of the view's entity, and the times."""
+        """Return the key columns of a chunk in the types of the view's entity, and the times."""
         table = self._keys[chunk] if self._key_spill is None else self._key_spill.read(chunk)
         names = [self._slots[key, kind.text] for key, kind in read.keys.items()]
         times: Array = table.column("q").to_numpy()

@@ -99,16 +99,17 @@ class PartitionedView:
         for chunk in range(self.rows.chunks):
             keys, as_of_ms = self.rows.keys(chunk, self.read)
             hashes = self._hash.of(keys)
-            known = np.flatnonzero(hashes >= 0)
-            self._needs.observe(as_of_ms[known], hashes[known])
-            seen[hashes[known] % self.read.buckets] = True
-        found: list[int] = np.flatnonzero(seen).tolist()
-        return found
+            keyed = np.flatnonzero(hashes >= 0)
+            self._needs.observe(as_of_ms[keyed], hashes[keyed])
+            seen[hashes[keyed] % self.read.buckets] = True
+        buckets: list[int] = np.flatnonzero(seen).tolist()
+        return buckets
 
     # -- partitioning ---------------------------------------------------------------------------
 
     def _parts_of_buckets(self) -> int:
-        """Partitions per bucket: enough for each to fit into memory, times two, as sizes vary."""
+        """Return the partitions per bucket: enough for each to fit into memory, times two, as
+        sizes vary."""
         buckets = self.read.buckets
         rows = self.rows.count * self.read.row_bytes / (_ROWS * self._memory)
         events = self._event_bytes / (_EVENTS * self._memory)
@@ -138,7 +139,7 @@ class PartitionedView:
                 self._places[chunk, partition] = self._cells.append(cell)
 
     def _blocks(self) -> Iterator[list[JoinPart]]:
-        """Groups of parts whose tiles are read together: the parts of a split bucket.
+        """Yield groups of parts whose tiles are read together: the parts of a split bucket.
 
         Loads are the shares of the memory for rows, tiles and events that a partition takes.
         """
@@ -158,7 +159,7 @@ class PartitionedView:
                 yield [p for a, b in spans for p in self._passes(low + a, low + b)]
 
     def _passes(self, first: int, last: int) -> Iterator[JoinPart]:
-        """Partitions that are joined together: once, or in passes over some chunks each."""
+        """Yield partitions that are joined together: once, or in passes over some chunks each."""
         rows = self._counts[:, first:last].sum(axis=1)
         for begin, end in _packed(rows[:, None] / self._rows_at_once):
             if rows[begin:end].any():
@@ -255,8 +256,8 @@ class PartitionedView:
             hashes = self._hash.of(table)
             some = np.flatnonzero((hashes >= 0) & needed(hashes, table))
             if len(some):
-                taken = table.take(pa.array(some))
-                spilled.add(taken, self._hash.partitions(hashes[some], self.parts))
+                needed_rows = table.take(pa.array(some))
+                spilled.add(needed_rows, self._hash.partitions(hashes[some], self.parts))
         spilled.flush()
         return spilled
 

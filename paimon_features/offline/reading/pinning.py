@@ -82,11 +82,10 @@ class Pin:
         return f"{self.table}, {at}"
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form."""
-        own: dict[str, object] = {} if self.tiles is None else {"tiles": self.tiles}
-        return {
-            "table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit, **own
-        }  # fmt: skip
+        """Return the canonical JSON form."""
+        tiles_entry: dict[str, object] = {} if self.tiles is None else {"tiles": self.tiles}
+        pin = {"table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit}
+        return {**pin, **tiles_entry}
 
     def check(self, lake: Lake) -> None:
         """Raise SnapshotExpiredError if the number is that of another commit by now."""
@@ -177,11 +176,11 @@ class Pinner:
         record, table = self.generation(view, current), view.source.table
         if self._named is not None:
             tiles_pin = self.pin(record.table)
-            own = self._named_for.get((table, record.table))
-            if own is None or own.ref is None:
+            named_pin = self._named_for.get((table, record.table))
+            if named_pin is None or named_pin.ref is None:
                 return record, tiles_pin, self.pin(table)
-            self._used.setdefault(table, own)
-            return record, tiles_pin, Pin.of(table, pinned(self.lake, table, own.ref))
+            self._used.setdefault(table, named_pin)
+            return record, tiles_pin, Pin.of(table, pinned(self.lake, table, named_pin.ref))
         for _ in range(_ATTEMPTS):
             reached = position(self.lake, record)
             tiles = self._found(record.table)
@@ -281,9 +280,9 @@ def check_contents(view: CompiledView, record: GenerationRecord, partials: Colle
     other = [name for name, content in wanted.items() if record.contents.get(name) != content]
     if not other:
         return
-    what = f"partials {', '.join(other)}" if other[0] else "events, keys or tile length"
+    difference = f"partials {', '.join(other)}" if other[0] else "events, keys or tile length"
     raise GenerationError(
         f"feature view {view.name!r}: generation {record.generation}, which this read needs "
-        f"({record.table}), was created for a definition with other {what}. Read it with that "
-        "definition, request only features that both have, or pass a later time"
+        f"({record.table}), was created for a definition with other {difference}. Read it with "
+        "that definition, request only features that both have, or pass a later time"
     )

@@ -69,8 +69,8 @@ def distinct(numbers: Ints) -> Ints:
     first = int(numbers.min())
     if int(numbers.max()) - first > _COUNTED:
         return np.unique(numbers)
-    found: Ints = np.flatnonzero(np.bincount(numbers - first)) + first
-    return found
+    present: Ints = np.flatnonzero(np.bincount(numbers - first)) + first
+    return present
 
 
 def _any(days: Ints, first: int, end: int) -> bool:

@@ -46,9 +46,9 @@ def join_view(
     """Compute the features of a view for all rows; ``tick`` gets numbers of rows, all of them
     in total."""
     if entity_rows.chunks == 1:
-        found = _at_once(lake, read, entity_rows, memory_bytes, tick)
-        if found is not None:
-            return WholeView(found)
+        features = _at_once(lake, read, entity_rows, memory_bytes, tick)
+        if features is not None:
+            return WholeView(features)
     return PartitionedView(lake, read, entity_rows, memory_bytes, spill_folder, tick)
 
 
@@ -62,9 +62,9 @@ def _at_once(
     """Return the answers, where rows, events and the tiles of a bucket fit into memory together."""
     keys, as_of_ms = entity_rows.keys(0, read)
     join = read.join(keys, as_of_ms)
-    known = np.flatnonzero(join.entities.codes >= 0)
+    keyed = np.flatnonzero(join.entities.codes >= 0)
     needs = read.needs()
-    needs.observe(as_of_ms[known] if len(known) < len(as_of_ms) else as_of_ms, known)
+    needs.observe(as_of_ms[keyed] if len(keyed) < len(as_of_ms) else as_of_ms, keyed)
     kinds = list(read.keys.values())
     buckets = (
         np.unique(bucket_of(join.entities.columns(), kinds, read.buckets)).tolist()

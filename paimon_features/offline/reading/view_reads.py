@@ -102,7 +102,7 @@ class ReadRequirements(ABC):
 
     @abstractmethod
     def events(self, hashes: Ints, time_ms: Ints) -> Bools:
-        """Mask of events that may be relevant, by entity and time; needs the filter."""
+        """Return the mask of events that may be relevant, by entity and time; needs the filter."""
 
     def is_uncut(self, first_day: int, end_day: int) -> bool:
         """Return True if the tiles of these days (end exclusive) may be read rolled up, one per
@@ -110,7 +110,7 @@ class ReadRequirements(ABC):
         return False
 
     def entities(self, hashes: Ints) -> Bools:
-        """Mask of entities that may have been requested; needs the filter."""
+        """Return the mask of entities that may have been requested; needs the filter."""
         assert self.requested is not None
         return self.requested.has(hashes, np.zeros(len(hashes), np.int64))
 
@@ -141,7 +141,7 @@ class ViewRead(ABC):
 
     @abstractmethod
     def definition(self, feature: str) -> Mapping[str, Any]:
-        """Everything that determines a feature's values, apart from the tables."""
+        """Return everything that determines a feature's values, apart from the tables."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -161,7 +161,7 @@ class ViewRead(ABC):
 
     @abstractmethod
     def table_bytes(self) -> tuple[int, int]:
-        """Approximate bytes per tile and per event during the join."""
+        """Return the approximate bytes per tile and per event during the join."""
 
 
 class FeatureViewRead(ViewRead):
@@ -191,11 +191,11 @@ class FeatureViewRead(ViewRead):
         return _TileRequirements(self, memory_bytes)
 
     def definition(self, feature: str) -> Mapping[str, Any]:
-        found = next(f for f in self.features if f.name == feature)
+        compiled = next(f for f in self.features if f.name == feature)
         return {
             "tiles": self.view.fingerprint,
-            "aggregate": repr(found.aggregate),
-            "window": found.window.to_document(),
+            "aggregate": repr(compiled.aggregate),
+            "window": compiled.window.to_document(),
             "ttl_ms": self.view.ttl_ms,
         }
 
@@ -295,10 +295,10 @@ class _TableViewJoin(NewestVersionJoin):
 
     def table(self) -> pa.Table:
         """Return the results in Arrow."""
-        taken, status = self.results()
+        result, status = self.results()
         for name in self.features:
-            taken = taken.append_column(f"{name}__status", pa.array(status))
-        return taken
+            result = result.append_column(f"{name}__status", pa.array(status))
+        return result
 
 
 class _TableRequirements(ReadRequirements):
@@ -327,12 +327,12 @@ def _distinct(days: Ints) -> Ints:
     if not len(days):
         return days
     first = int(days.min())
-    found: Ints = np.flatnonzero(np.bincount(days - first)) + first
-    return found
+    present: Ints = np.flatnonzero(np.bincount(days - first)) + first
+    return present
 
 
 def width(kind: DataType) -> int:
-    """Approximate bytes of a value of this type in NumPy."""
+    """Return the approximate bytes of a value of this type in NumPy."""
     if kind.text.startswith("list"):
         return 8 * (getattr(kind, "length", None) or 10)
     size = numpy_type(kind).itemsize
@@ -340,7 +340,7 @@ def width(kind: DataType) -> int:
 
 
 def arrow_width(schema: pa.Schema) -> int:
-    """Approximate bytes of a row of this schema in Arrow."""
+    """Return the approximate bytes of a row of this schema in Arrow."""
     total = 0
     for field in schema:
         try:

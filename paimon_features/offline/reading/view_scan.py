@@ -52,20 +52,23 @@ class ViewScan:
             self.tile_files = self._tile_files()
 
     def buckets_bytes(self) -> dict[int, int]:
-        """Upper estimate of the bytes that the tiles of each bucket take."""
+        """Return the upper estimate of the bytes that the tiles of each bucket take."""
         tile_bytes, _ = self.read.table_bytes()
-        found: dict[int, int] = {}
+        bytes_by_bucket: dict[int, int] = {}
         for file in self.tile_files:
-            found[file.bucket] = found.get(file.bucket, 0) + file.rows * tile_bytes
-        return found
+            bytes_by_bucket[file.bucket] = (
+                bytes_by_bucket.get(file.bucket, 0) + file.rows * tile_bytes
+            )
+        return bytes_by_bucket
 
     def events_bytes(self) -> int:
-        """Upper estimate of the bytes that the events take."""
+        """Return the upper estimate of the bytes that the events take."""
         _, event_bytes = self.read.table_bytes()
         return sum(file.rows for file in self.event_files) * event_bytes
 
     def share_of(self, choice: RowChoice) -> float:
-        """About which share of the relevant tiles and events is chosen, by a sample of them."""
+        """Estimate the share of the relevant tiles and events that is chosen, by a sample of
+        them."""
         keys = list(choice.keys)
         files = [f for f in (*self.tile_files, *self.event_files) if f.rows]
         if not keys or not files:

@@ -56,7 +56,7 @@ def execute(env: TableEnvironment, statements: TileStatements) -> RunningJob:
 
 
 def explain(env: TableEnvironment, statements: TileStatements) -> str:
-    """Flink's plan of the job, as text."""
+    """Return Flink's plan of the job, as text."""
     with flink_errors("planning the tile job"):
         return str(statement_set(env, statements).explain())
 

@@ -53,7 +53,8 @@ class JobRow:
 
 
 def lag_snapshots(lake: Lake, events: str, consumer: str) -> int:
-    """Snapshots of the events table that the consumer has not released; all without a consumer."""
+    """Return the snapshots of the events table that the consumer has not released; all without a
+    consumer."""
     newest = latest_snapshot(lake, events)
     following = consumers(lake, events).get(consumer, 1)
     return 0 if newest is None else max(0, newest.id + 1 - following)

@@ -118,7 +118,7 @@ def write_tiles(
 def _events_per_tile(
     engine: DuckDBEngine, view: CompiledView, source: str, count: int, what: str
 ) -> float:
-    """About how many of these events share a tile, by the first ones.
+    """Estimate how many of these events share a tile, by the first ones.
 
     Too few where they come in no order of time, which costs a sort of more rows, no more.
     """
@@ -223,7 +223,7 @@ def _spans_several(file: DataFile, partition_days: int) -> bool:
 
 
 def parquet_sql(paths: Sequence[str]) -> str:
-    """Parquet files as an operand of FROM.
+    """Return Parquet files as an operand of FROM.
 
     >>> parquet_sql(["/lake/a[1].parquet"])
     "read_parquet(['/lake/a[[]1].parquet'], hive_partitioning = false)"
