@@ -281,8 +281,8 @@ def test_the_import_of_a_hostile_repository_is_only_definitions(data: st.DataObj
     check_definitions(done.text)
     assert done.text.encode()
     for command in done.loads:
-        assert shlex.split(command)[:2] == ["paimon-features", "ingest"]
-        assert len(shlex.split(command)) == 4
+        assert shlex.split(command)[:3] == ["paimon-features", "ingest", "files"]
+        assert len(shlex.split(command)) == 5
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,9 @@ def try_platform(engine: Engine) -> None:
         platform.start("taskmanager", "jobs", *flink, "taskmanager", *address, "--slots", "4")
         overview = f"http://127.0.0.1:{rest}/overview"
         platform.wait("a task manager", lambda: answers(overview, '"slots-total":4'))
-        platform.run("jobs", "paimon-features", "ingest", "retail", "/project/events.csv", *project)
+        platform.run(
+            "jobs", "paimon-features", "ingest", "files", "retail", "/project/events.csv", *project
+        )
         platform.run(
             "jobs",
             "paimon-features",

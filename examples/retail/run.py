@@ -149,7 +149,7 @@ class Demo:
         history = self.into / "data" / "history.parquet"
         pq.write_table(log.filter(pc.invert(late)), history)
         shutil.copy(BROKEN, self.into / "data")
-        report = json.loads(self.command("ingest", "retail", "data", "--json"))
+        report = json.loads(self.command("ingest", "files", "retail", "data", "--json"))
         self.facts.rejected = report["rejected"]
         rejected = ", ".join(f"{n} {reason}" for reason, n in report["rejected"].items())
         self.say(f"  {report['rows']:,} events in {report['seconds']:.0f} s")

@@ -207,7 +207,7 @@ class LazyGroup(SuggestingGroup):
             return command
         from paimon_features.cli._lineage import observed  # --help imports nothing
 
-        return observed(command)
+        return observed(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, section in COMMANDS.items():

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from paimon_features.integrations.openlineage import CommandRun
 
 
-def observed(command: click.Command) -> click.Command:
-    """Return the command; its runs send events from now on. Repeating this is harmless."""
-    if not isinstance(command.invoke, functools.partial):
-        command.invoke = functools.partial(_invoke, command, command.invoke)  # type: ignore[method-assign]
+def observed(command: click.Command, name: str) -> click.Command:
+    """Return the command; its runs, or those of the commands of a group, send events from now on
+    under ``name``. Repeating this is harmless."""
+    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+        if not isinstance(one.invoke, functools.partial):
+            one.invoke = functools.partial(_invoke, name, one.invoke)  # type: ignore[method-assign]
     return command
 
 
-def _invoke(command: click.Command, invoke: Any, context: click.Context) -> Any:
-    run = _run(command, context)
+def _invoke(name: str, invoke: Any, context: click.Context) -> Any:
+    run = _run(name, context)
     if run is None:
         return invoke(context)
     try:
@@ -48,7 +50,7 @@ def _invoke(command: click.Command, invoke: Any, context: click.Context) -> Any:
     return done
 
 
-def _run(command: click.Command, context: click.Context) -> CommandRun | None:
+def _run(name: str, context: click.Context) -> CommandRun | None:
     """Return the run to report; None if OpenLineage is not configured."""
     try:
         config = read_config(find_root(Path(context.find_root().params.get("path", "."))))
@@ -59,7 +61,7 @@ def _run(command: click.Command, context: click.Context) -> CommandRun | None:
     # the library, and what reads the lake, only where they are used
     from paimon_features.integrations.openlineage import CommandRun
 
-    name, params = str(command.name), dict(context.params)
+    params = dict(context.params)
     try:
         if name == "train":
             from paimon_features.cli.train import named_settings

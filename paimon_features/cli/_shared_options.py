@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -38,6 +39,24 @@ def shared_options(function: object) -> set[str]:
 
 PROJECT = _shared("path", ".")
 JSON = _shared("as_json", False)
+
+
+def grouped(kind: type, parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that passes the options that a dataclass names as one argument.
+
+    It stands below the options, which are parameters of the command as ever.
+    """
+    names = [field.name for field in fields(kind)]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def _call(*arguments: Any, **options: Any) -> Any:
+            options[parameter] = kind(**{name: options.pop(name) for name in names})
+            return function(*arguments, **options)
+
+        return _call
+
+    return decorate
 
 
 def take_shared(context: click.Context, command: click.Command, words: Sequence[str]) -> list[str]:

@@ -125,7 +125,7 @@ def status(path: str, as_json: bool) -> None:
 def stop(path: str, as_json: bool) -> None:
     """Stop the cluster and its jobs; their checkpoints stay. No effect if none is running.
 
-    'paimon-features cancel VIEW' and 'paimon-features ingest SOURCE --stop' stop a job with a
+    'paimon-features cancel VIEW' and 'paimon-features ingest topic SOURCE --stop' stop a job with a
     savepoint first.
 
     \b

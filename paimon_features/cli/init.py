@@ -303,7 +303,7 @@ def _report(
     columns, notes = _of_messages(profile)
     for note in notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
-    words = ["ingest", proposal.source, "--topic", kafka.name]
+    words = ["ingest", "topic", proposal.source, kafka.name]
     words += [word for column in columns for word in ("--column", column)]
     console.print(
         escape(
@@ -314,7 +314,7 @@ def _report(
 
 
 def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
-    """Return what ``ingest --topic`` needs as ``--column``, and what it does not convert.
+    """Return what ``ingest topic`` needs as ``--column``, and what it does not convert.
 
     It reads messages as they are: of the ways to write a file only other names of columns.
     """

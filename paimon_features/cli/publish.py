@@ -48,7 +48,7 @@ def publish(
     paimon-features publish spend --topic features.spend --follow   # until Ctrl-C
     paimon-features publish spend --topic features.spend --again    # every entity once more
     """
-    from paimon_features.cli._ingest_kafka import brokers_of
+    from paimon_features.cli.ingest_topic import brokers_of
     from paimon_features.core.configuration.kafka_settings import KafkaSettings
     from paimon_features.serving.publishing import FeaturePublisher, KafkaSink, PublishProgress
 

@@ -79,7 +79,7 @@ class IngestResult:
         return card("Ingested", facts(about), *bad)
 
     def to_document(self) -> dict[str, object]:
-        """Return as ``paimon-features ingest --json`` prints it."""
+        """Return as ``paimon-features ingest files --json`` prints it."""
         return {
             "run_id": self.run_id,
             "rows": self.accepted,
@@ -192,7 +192,7 @@ def check_no_job(ledger: IngestLedger, source: EventSource) -> None:
     if state is not None and state not in ENDED:
         raise OwnershipError(
             f"{sent} ingests into {source.name!r}, it is {state}; wait for its end, "
-            f"or stop it by 'paimon-features ingest {source.name} --stop'"
+            f"or stop it by 'paimon-features ingest {sent.input_kind} {source.name} --stop'"
         )
 
 

@@ -75,6 +75,11 @@ class ClusterJob:
     def __str__(self) -> str:
         return f"job {self.job_id} at {self.rest_url}"
 
+    @property
+    def input_kind(self) -> str:
+        """The command of ``ingest`` that started it; either of a stream's can stop it."""
+        return "files" if self.checkpoints is None else "topic"
+
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
@@ -114,7 +119,7 @@ class IngestLedger:
                 f"{', '.join(unknown)}, which committed to {self.source.table}: it is missing or "
                 "older than the table, and the files of that run could be ingested twice. Restore "
                 "it from the same backup as the tables, or name the files that were ingested: "
-                f"'paimon-features ingest {self.source.name} FILES --mark-ingested'"
+                f"'paimon-features ingest files {self.source.name} FILES --mark-ingested'"
             )
 
     def adopt(self, files: Iterable[InputFile], now_ms: int) -> FileChoice:

@@ -43,7 +43,7 @@ LOSSES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ingests": (
             "which files were ingested, so they could be ingested twice",
             f"{_RESTORE}, or name the files that were ingested: "
-            "'paimon-features ingest SOURCE FILES --mark-ingested'",
+            "'paimon-features ingest files SOURCE FILES --mark-ingested'",
         ),
         "commits": (
             "the last commit of a writer whose snapshots have expired, so a repeated commit "

@@ -33,7 +33,7 @@ class ProjectJobs:
         again: bool = False,
         **options: Any,
     ) -> IngestResult:
-        """Ingest files into a source's events, as ``paimon-features ingest --engine local`` does.
+        """Ingest files into a source's events, as ``ingest files --engine local`` does.
 
         Each file once, all rows in one commit; rows that are no events are kept in
         ``rejected_<source>`` with the reason. ``columns`` has the names that columns have in the

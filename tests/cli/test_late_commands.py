@@ -79,7 +79,7 @@ def test_an_ingest_releases_what_is_due(tmp_path: Path, project: Project) -> Non
     pytest.importorskip("duckdb")
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS)
     (tmp_path / "a.csv").write_text(f"id,at_ms\n7,{NOW_MS - HOUR_MS}\n")
-    done = run("ingest", "clicks", "a.csv", "--engine", "local")
+    done = run("ingest", "files", "clicks", "a.csv", "--engine", "local")
     assert "1 held events released" in done.stdout
     assert read_arrow(project.lake, "events_clicks").num_rows == 2
 

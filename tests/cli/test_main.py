@@ -178,7 +178,7 @@ def test_the_shell_completes_commands_options_and_names(
 
     assert completed(begun="des") == ["describe"]
     assert completed("describe", begun="cu") == ["customer", "customer_spend"]
-    assert completed("ingest") == ["retail"]
+    assert completed("ingest", "files") == ["retail"]
     assert completed("lookup", begun="ch") == ["churn_v1"]
     assert "--entity" in completed("lookup", begun="--e")
 

@@ -116,7 +116,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], list[str], int, list[str]]] = 
     ),
     "an unknown entry of an input": (
         edit(TOML, "[online]", '[inputs.sales]\ndelimeter = ";"\n[online]'),
-        ["ingest", "sales", "sales.csv"], 2, ["delimeter", "did you mean 'delimiter'"],
+        ["ingest", "files", "sales", "sales.csv"], 2, ["delimeter", "did you mean 'delimiter'"],
     ),
     "an unknown engine": (
         edit(TOML, 'engine = "local"', 'engine = "duckdb"'), ["plan"], 2,
@@ -186,9 +186,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], list[str], int, list[str]]] = 
         nothing, ["try", FEATURES, "sales.csv", "--entity", "customer_id=anna"], 2,
         ["customer_id=anna", "Int64"],
     ),
-    "an unknown source": (applied, ["ingest", "sale", "sales.csv"], 2, ["'sale'", "sales"]),
+    "an unknown source": (
+        applied, ["ingest", "files", "sale", "sales.csv"], 2, ["'sale'", "sales"],
+    ),
     "ingest before apply": (
-        nothing, ["ingest", "sales", "sales.csv"], 2, ["paimon-features apply"],
+        nothing, ["ingest", "files", "sales", "sales.csv"], 2, ["paimon-features apply"],
     ),
     "backfill before apply": (
         nothing, ["backfill", VIEW], 1, ["paimon-features apply"],

@@ -96,7 +96,7 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
     planned = run("plan")
     assert "p_" not in planned
     run("apply")
-    assert "400 events" in run("ingest", "sales", "../sales.csv")
+    assert "400 events" in run("ingest", "files", "sales", "../sales.csv")
     view = tried[0]["view"]
     run("backfill", view)
     run_process("materialize")

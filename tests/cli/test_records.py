@@ -32,7 +32,9 @@ def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(
 ) -> None:
     for name, row in (("a", "1,5"), ("b", "2,6")):
         (tmp_path / f"{name}.csv").write_text(f"id,at_ms\n{row}\n")
-    marked = json.loads(run("ingest", "clicks", "a.csv", "--mark-ingested", "--json").stdout)
+    marked = json.loads(
+        run("ingest", "files", "clicks", "a.csv", "--mark-ingested", "--json").stdout
+    )
     assert marked == {"marked": [str(tmp_path / "a.csv")], "skipped": {}}
     lease.acquire(project.lake, "events_clicks").release()
     assert run("check", "records").output == "no record is lost\n"
@@ -44,17 +46,19 @@ def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(
         ("leases", "events_clicks"),
         ("leases", "rejected_clicks"),
     }
-    refused = run("ingest", "clicks", "a.csv", code=1).output
+    refused = run("ingest", "files", "clicks", "a.csv", code=1).output
     assert "ingests/features.clicks.json does not exist, but was written before" in refused
     assert "--mark-ingested" in run("check", "records", "--accept-loss", code=1).output
 
-    assert "1 file is recorded" in run("ingest", "clicks", "a.csv", "--mark-ingested").output
-    assert "skipped" in run("ingest", "clicks", "a.csv", "--mark-ingested").output
+    assert (
+        "1 file is recorded" in run("ingest", "files", "clicks", "a.csv", "--mark-ingested").output
+    )
+    assert "skipped" in run("ingest", "files", "clicks", "a.csv", "--mark-ingested").output
     assert json.loads(run("check", "records", "--json").stdout) == []
     ledger = IngestLedger(project.lake, project.definitions.source("clicks"))
     assert [file.path for run in ledger.runs() for file in run.files] == [str(tmp_path / "a.csv")]
 
 
 def test_marking_takes_nothing_else() -> None:
-    refused = run("ingest", "clicks", "a.csv", "--mark-ingested", "--again", code=2)
-    assert "takes nothing but the source and PATHS" in refused.output
+    refused = run("ingest", "files", "clicks", "a.csv", "--mark-ingested", "--again", code=2)
+    assert "takes nothing but the source and FILES" in refused.output

@@ -66,11 +66,11 @@ FIT = ("fit", "standard_scaler", "--view", "spend")
 OUTCOMES = ("models", "record-outcomes", "churn")
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     (
-        ("ingest", "sales", "sales.csv", "--engine", "flink", "--input", "delimiter=;"),
+        ("ingest", "files", "sales", "sales.csv", "--engine", "flink", "--input", "delimiter=;"),
         "[inputs.sales] delimiter: Flink reads files as they are; add --engine local",
     ),
     (
-        ("ingest", "sales", "sales.csv", "--input", "delimiter"),
+        ("ingest", "files", "sales", "sales.csv", "--input", "delimiter"),
         "--input delimiter: expected NAME=VALUE, as delimiter=;",
     ),
     (("init", "new", "--entity", "a"), "--entity, --input and --kafka go with --from"),
@@ -206,8 +206,8 @@ def test_the_shell_that_runs_must_be_known_to_complete_in_it(
 
 
 def test_an_error_of_ours_shows_where_it_arose_if_that_is_wanted() -> None:
-    assert "Traceback" not in run("ingest", "sale", "sales.csv", code=2).stderr
-    said = run("--verbose", "ingest", "sale", "sales.csv", code=2).stderr
+    assert "Traceback" not in run("ingest", "files", "sale", "sales.csv", code=2).stderr
+    said = run("--verbose", "ingest", "files", "sale", "sales.csv", code=2).stderr
     assert "Traceback" in said
     assert "error: " in said.splitlines()[-1]
 
@@ -262,7 +262,7 @@ def test_what_has_no_record_online_is_named(folder: Path) -> None:
 
 @pytest.mark.long
 def test_the_loader_of_a_table_of_the_project_is_inspected() -> None:
-    run("ingest", "sales", "sales.csv")
+    run("ingest", "files", "sales", "sales.csv")
     said = run("inspect-loader", "events_sales").stdout
     assert said.startswith("table events_sales, snapshot 1: 30 rows\n")
     assert "KiB" in said

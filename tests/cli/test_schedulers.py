@@ -80,6 +80,6 @@ def test_a_freshness_check_fails_for_old_events(
     words = shlex.split(check)
     assert run(*words).exit_code == 1  # nothing was ever ingested
     Path("events.csv").write_text(EVENTS)
-    assert run("ingest", "retail", "events.csv", "--engine", "local").exit_code == 0
+    assert run("ingest", "files", "retail", "events.csv", "--engine", "local").exit_code == 0
     done = run(*words)
     assert done.exit_code == 0, done.output

@@ -40,85 +40,81 @@ def run(*arguments: str) -> Result:
 
 
 def test_the_help_shows_every_input_and_what_is_guaranteed() -> None:
-    text = " ".join(run("--help").output.split())
-    for said in (
-        "paimon-features ingest retail events.parquet",
-        "paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate",
-        "--kafka broker:9092 --topic clicks",
-        "written to rejected_SOURCE with the reason",
-        "each message counts once, whatever was killed in between",
-        "--column COLUMN=kafka:key, kafka:timestamp,",
-        "a password comes from PAIMON_FEATURES_KAFKA_PASSWORD or password_file",
-    ):
-        assert said in text
+    for command, texts in (
+        ((), ("written to rejected_SOURCE with the reason", "ingest changes orders shop.orders")),
+        (("files",), (
+            "paimon-features ingest files retail events.parquet",
+            "paimon-features ingest files retail exports/ --column invoice_time_ms=InvoiceDate",
+        )),
+        (("topic",), (
+            "ingest topic clicks shop.clicks --kafka broker:9092",
+            "each message counts once, whatever was killed in between",
+            "--column COLUMN=kafka:key, kafka:timestamp,",
+            "a password comes from PAIMON_FEATURES_KAFKA_PASSWORD or password_file",
+        )),
+        (("changes",), ("retraction column of SOURCE is set from the row kind",)),
+    ):  # fmt: skip
+        page = " ".join(run(*command, "--help").output.split())
+        for text in texts:
+            assert text in page
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "message"),
     [
-        (("clicks",), "name the files or folders to ingest, or --kafka and --topic"),
-        (("sales", "a.csv"), "unknown source 'sales'; available: clicks, loop"),
-        (("loop", "a.csv"), "source 'loop' is feedback, which trainers write by FeedbackWriter"),
-        (("clicks", "gone.csv"), "gone.csv: there is no such file or folder"),
-        (("clicks", "features.py"), "expected a name that ends with .csv, .csv.gz, .parquet"),
-        (("clicks", "empty"), "there is no file to ingest in this folder"),
-        (("clicks", "a.csv", "--column", "id"), "--column id: expected <column of the source>="),
-        (("clicks", "a.csv", "--column", "id=Id"), "it has no column 'Id'; it has: id, at_ms"),
-        (("clicks", "a.csv", "--column", "x=id"), "has no column 'x'; it has: id, at_ms"),
-        (("clicks", "a.csv", "--cluster", "nowhere"), "expected host:port of its REST interface"),
-        (("clicks", "a.csv", "--cluster"), "'paimon-features cluster start' starts one"),
-        (("clicks", "--engine", "local", "--topic", "t"), "--engine local ingests files in this"),
-        (("clicks", "--engine", "local", "--stop"), "leave out --engine local"),
-        (("clicks", "a.csv", "--engine", "local", "--cluster", "h:1"), "concern Flink's jobs"),
-        (("clicks", "--kafka", "b:1"), "--kafka takes --topic, and neither PATHS nor --again"),
-        (("clicks", "a.csv", "--topic", "t"), "--kafka takes --topic, and neither PATHS nor"),
-        (("clicks", "--start", "latest"), "--group, --format, --start, --restart and --accept"),
+        ("files clicks", "name the files or folders to ingest"),
+        ("files sales a.csv", "unknown source 'sales'; available: clicks, loop"),
+        ("files loop a.csv", "source 'loop' is feedback, which trainers write by FeedbackWriter"),
+        ("files clicks gone.csv", "gone.csv: there is no such file or folder"),
+        ("files clicks features.py", "expected a name that ends with .csv, .csv.gz, .parquet"),
+        ("files clicks empty", "there is no file to ingest in this folder"),
+        ("files clicks a.csv --column id", "--column id: expected <column of the source>="),
+        ("files clicks a.csv --column id=Id", "it has no column 'Id'; it has: id, at_ms"),
+        ("files clicks a.csv --column x=id", "has no column 'x'; it has: id, at_ms"),
+        ("files clicks a.csv --cluster nowhere", "expected host:port of its REST interface"),
+        ("files clicks a.csv --cluster", "'paimon-features cluster start' starts one"),
+        ("files clicks --engine local --stop", "leave out --engine local"),
+        ("files clicks a.csv --engine local --cluster h:1", "concern Flink's jobs"),
+        ("files clicks a.csv --stop", "--stop takes nothing but the source"),
+        ("files clicks a.csv --topic t", "No such option '--topic'"),
+        ("topic clicks", "name the topic to ingest"),
+        ("topic clicks --start latest", "name the topic to ingest"),
+        ("topic clicks t", "a topic requires --kafka HOST:PORT, or brokers under"),
+        ("topic clicks t --kafka b:1 --start soon", "--start: expected earl"),
+        ("topic clicks t --kafka b:1 --format debezium-json", "has no retraction column"),
         (
-            ("clicks", "--topic", "t"),
-            "--topic requires --kafka HOST:PORT, or brokers under",
-        ),
-        (("clicks", "--kafka", "b:1", "--topic", "t", "--start", "soon"), "--start: expected earl"),
-        (
-            ("clicks", "--kafka", "b:1", "--topic", "t", "--format", "debezium-json"),
-            "source 'clicks' has no retraction column",
-        ),
-        (
-            ("clicks", "--kafka", "b:1", "--topic", "t", "--column", "id=kafka:value"),
+            "topic clicks t --kafka b:1 --column id=kafka:value",
             "--column id=kafka:value: expected one of: kafka:key",
         ),
-        (("clicks", "a.csv", "--status"), "--status takes nothing but the source"),
-        (("clicks", "--status"), "no job on a cluster ingests into 'clicks'"),
-        (("clicks", "--kafka", "b", "--topic", "t"), "'b' is not host:port"),
-        (("clicks", "--kafka", "b:1", "--topic", "a b"), "--topic 'a b': expected letters"),
-        (("clicks", "a.csv", "--stop"), "--stop takes nothing but the source"),
-        (("clicks", "a.csv", "--bounded"), "--bounded requires --from-table"),
-        (("clicks", "a.csv", "--from-table", "t"), "--from-table takes neither PATHS nor --again"),
-        (("clicks", "--from-table", "t", "--restart"), "the complete table a second time"),
-        (("clicks", "--from-table", "shop.t"), "unknown database 'shop'; available:"),
-        (("clicks", "--from-table", "t"), "unknown table 't'; available: events_clicks"),
-        (("clicks", "--from-table", "events_clicks"), "source 'clicks' has no retraction column"),
-        (("clicks", "--stop"), "no job on a cluster ingests into 'clicks'"),
+        ("topic clicks t --kafka b", "'b' is not host:port"),
+        ("topic clicks a/b --kafka b:1", "topic 'a/b': expected letters"),
+        ("topic clicks t --status", "--status takes nothing but the source"),
+        ("topic clicks --status --stop", "--stop takes nothing but the source"),
+        ("topic clicks --status", "no job on a cluster ingests into 'clicks'"),
+        ("topic clicks --stop", "no job on a cluster ingests into 'clicks'"),
+        ("changes clicks", "name the table whose changes to ingest"),
+        ("changes clicks shop.t", "unknown database 'shop'; available:"),
+        ("changes clicks t", "unknown table 't'; available: events_clicks"),
+        ("changes clicks events_clicks", "source 'clicks' has no retraction column"),
     ],
 )
-def test_wrong_use_exits_with_two_before_anything_starts(
-    arguments: tuple[str, ...], said: str
-) -> None:
-    done = run(*arguments)
+def test_wrong_use_exits_with_two_before_anything_starts(words: str, message: str) -> None:
+    done = run(*words.split())
     assert done.exit_code == 2, done.output
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
 
 
 def test_an_unreachable_cluster_is_an_external_failure() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    done = run("clicks", "a.csv", "--cluster", address)
+    done = run("files", "clicks", "a.csv", "--cluster", address)
     assert done.exit_code == 1
     assert f"the cluster http://{address} does not answer" in done.stderr
 
 
 def test_a_source_that_is_not_applied_is_rejected_with_the_command_to_run(tmp_path: Path) -> None:
     (tmp_path / "features.py").write_text(FEATURES.replace('"clicks"', '"taps"'))
-    done = run("taps", "a.csv")
+    done = run("files", "taps", "a.csv")
     assert done.exit_code == 2
     assert "source 'taps' has no table 'events_taps' yet; 'paimon-features apply'" in done.stderr
 
@@ -155,7 +151,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_run_is_reported_with_its_rate_and_an_example_per_reason(
     requested: dict[str, Any],
 ) -> None:
-    done = run("clicks", "a.csv", "empty", "--column", "id=Id", "--again")
+    done = run("files", "clicks", "a.csv", "empty", "--column", "id=Id", "--again")
     assert done.exit_code == 0
     assert done.output.splitlines() == [
         "run 42 had been interrupted and is now finished",
@@ -177,7 +173,7 @@ def test_a_run_is_reported_with_its_rate_and_an_example_per_reason(
 
 
 def test_json_output_is_one_complete_document(requested: dict[str, Any]) -> None:
-    document = json.loads(run("clicks", "a.csv", "--json").stdout)
+    document = json.loads(run("files", "clicks", "a.csv", "--json").stdout)
     assert document == {
         "run_id": "17b3",
         "rows": 1500,
@@ -199,8 +195,8 @@ def test_json_output_is_one_complete_document(requested: dict[str, Any]) -> None
 def test_the_local_engine_ingests_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    done = run("clicks", "a.csv", "--engine", "local")
+    done = run("files", "clicks", "a.csv", "--engine", "local")
     assert done.exit_code == 0, done.output
     assert "1 events from 1 file" in done.output
-    again = json.loads(run("clicks", "a.csv", "--engine", "local", "--json").stdout)
+    again = json.loads(run("files", "clicks", "a.csv", "--engine", "local", "--json").stdout)
     assert (again["run_id"], list(again["skipped"])) == (None, [str(Path("a.csv").resolve())])

@@ -80,7 +80,7 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
         producer = Producer(Topic(loop.broker, partitions=2), SEED)
         stack.callback(producer.stop)
         jobs = [
-            ["ingest", "clicks", "--kafka", loop.broker.address, "--topic", producer.topic.name],
+            ["ingest", "topic", "clicks", producer.topic.name, "--kafka", loop.broker.address],
             ["submit", "spend", "--parallelism", "2"],
         ]
         jobs = [[*job, "--cluster"] for job in jobs]
@@ -141,7 +141,7 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
         # nobody has submitted a job again
         assert (target.record().job or {})["job_id"] == first_job
         # the states of these jobs are continued from savepoints
-        said = shop.run(["cancel", "spend"], ["ingest", "clicks", "--stop"])
+        said = shop.run(["cancel", "spend"], ["ingest", "topic", "clicks", "--stop"])
         assert all(f"savepoint {JOBS}/checkpoints/" in text for text in said)
         producer.send(100)
         shop.run(*jobs)
@@ -150,7 +150,12 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
         program.write_text(PROGRAM)
         iterate = ["jobs", "iterate", f"{program}:build", "--cluster", "--mode", "thread"]
         iterate += ["--wire", "memory", "--parallelism", "1", "--output", str(output)]
-        shop.run(iterate, ["cancel", "spend"], ["ingest", "clicks", "--stop"], ["cluster", "stop"])
+        shop.run(
+            iterate,
+            ["cancel", "spend"],
+            ["ingest", "topic", "clicks", "--stop"],
+            ["cluster", "stop"],
+        )
         assert wait_until(served, QUIET_S, 0.5), loop.follower.log.read_text()[-3_000:]
         for as_of_ms in TIMES_MS:
             readers.newest([*range(USERS), NOBODY], as_of_ms)

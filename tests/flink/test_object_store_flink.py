@@ -76,7 +76,7 @@ def test_files_become_lookups_on_s3(shop: S3Shop, tmp_path: Path) -> None:
     rows = events(0, 400)
     found = shop.run(
         ["apply"],
-        ["ingest", "retail", write(tmp_path / "events.csv", rows)],
+        ["ingest", "files", "retail", write(tmp_path / "events.csv", rows)],
         ["submit", "spend", "--bounded"],
         ["materialize"],
         ["lookup", "churn", "--entity", "customer_id=0,3", "--as-of", str(NOW_MS), "--json"],
@@ -97,7 +97,7 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: S3Shop, tmp_path: Path)
     first, second = events(0, 400), events(400, 300)
     files = [write(tmp_path / f"{n}.csv", rows) for n, rows in enumerate((first, second))]
     # ingest, then a job that is killed after it has committed
-    job = shop.start([["apply"], ["ingest", "retail", files[0]], ["submit", "spend"]])
+    job = shop.start([["apply"], ["ingest", "files", "retail", files[0]], ["submit", "spend"]])
     project = Project.open(shop.folder)
     try:
         target = _await_commit(project, job)
@@ -114,8 +114,8 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: S3Shop, tmp_path: Path)
     )
     output = tmp_path / "history.parquet"
     found = shop.run(
-        ["ingest", "retail", files[0]],  # each file once
-        ["ingest", "retail", files[1]],
+        ["ingest", "files", "retail", files[0]],  # each file once
+        ["ingest", "files", "retail", files[1]],
         ["submit", "spend", "--bounded"],
         ["materialize"],
         ["lookup", "churn", "--entity", "customer_id=0,3", "--as-of", str(NOW_MS), "--json"],

@@ -50,10 +50,14 @@ def test_a_program_imports_without_flink_and_explains_its_arguments(name: str) -
 def test_a_program_has_the_options_of_its_command(name: str, command: click.Command) -> None:
     if name == "iterate":
         pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
-    of_command = {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    params = [param for one in commands for param in one.params]
+    of_command = {o for p in params if isinstance(p, click.Option) for o in p.opts}
     of_program = {o for action in parser_of(name)._actions for o in action.option_strings}
     of_program.discard("-h")
     of_command.add("--project")  # an option of the whole command line
+    if name == "ingest":  # arguments of the commands
+        of_command |= {"--topic", "--from-table"}
     if name == "maintain":
         of_command.discard("--cluster")
     assert of_program - ONLY_OF_THE_PROGRAM == of_command - ONLY_OF_THE_COMMAND

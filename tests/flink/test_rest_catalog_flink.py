@@ -116,10 +116,10 @@ def test_the_loop_is_exact_with_a_rest_catalog(shop: Shop, tmp_path: Path) -> No
     both = ["--features", "churn", "--rows", str(wanted)]
     shop.run(
         ["apply"],
-        ["ingest", "retail", str(files[0])],
+        ["ingest", "files", "retail", str(files[0])],
         ["backfill", "spend"],
         ["backfill", "spend", "--rebuild", "--engine", "local"],
-        ["ingest", "retail", str(files[1]), "--engine", "local"],
+        ["ingest", "files", "retail", str(files[1]), "--engine", "local"],
         ["submit", "spend", "--bounded"],
         ["materialize"],
         ["lookup", "churn", "--entity", "customer_id=0,3", "--as-of", str(NOW_MS), "--json"],

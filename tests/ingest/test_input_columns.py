@@ -121,9 +121,9 @@ def test_a_topic_requires_a_name_and_valid_addresses() -> None:
         ("a", "t", "'a' is not host:port"),
         ("a:9092,", "t", "'' is not host:port"),
         ("http://a:1", "t", "is not host:port"),
-        ("a:1", "../t", "--topic '../t'"),
-        ("a:1", "..", "--topic '..'"),
-        ("a:1", "", "--topic ''"),
+        ("a:1", "../t", "topic '../t'"),
+        ("a:1", "..", "topic '..'"),
+        ("a:1", "", "topic ''"),
     ):
         with pytest.raises(ConfigurationError, match=re.escape(said)):
             KafkaTopic(servers, topic, "g", columns)

@@ -39,7 +39,7 @@ def check_complete(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -
         left_out, outdated = compare_rows(lake, source, log, goal)
     except SnapshotExpiredError as error:
         raise JobError(
-            f"--from-table {log.name}: its change log up to snapshot {goal} was read, but whether "
+            f"table {log.name}: its change log up to snapshot {goal} was read, but whether "
             "all rows of the table are among the events could not be checked, since that snapshot "
             "has expired meanwhile; repeat the command"
         ) from error
@@ -62,7 +62,7 @@ def check_complete(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -
     if outdated:
         parts.append(f"{outdated:,} events are of rows that were replaced, and not retracted")
     raise JobError(
-        f"--from-table {log.name}: its change log up to snapshot {goal} was read, but it is not "
+        f"table {log.name}: its change log up to snapshot {goal} was read, but it is not "
         f"complete: {'; '.join(parts)}. {remedy}"
     )
 
@@ -72,7 +72,7 @@ def check_position(log: ChangeLog, position: int, newest: int | None) -> None:
     then begin again before it: the table was rolled back."""
     if position > (newest or 0) + 1:
         raise JobError(
-            f"--from-table {log.name}: its snapshots up to {position - 1} were read, and its "
+            f"table {log.name}: its snapshots up to {position - 1} were read, and its "
             f"newest is {newest}: it was rolled back since, and its next changes would be left "
             "out. A source under another name begins with the complete table"
         )

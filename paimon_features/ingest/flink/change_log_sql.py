@@ -81,7 +81,7 @@ def find_change_columns(
     name = f"{lake.database}.{table}"
     if source.retraction is None:
         raise ConfigurationError(
-            f"--from-table {name}: source {source.name!r} has no retraction column for "
+            f"table {name}: source {source.name!r} has no retraction column for "
             "updates and deletions; declare one, for example "
             'schema={..., "op": String}, retraction="op"'
         )
@@ -89,7 +89,7 @@ def find_change_columns(
     producer = handle.table_schema.options.get("changelog-producer", "none")
     if handle.primary_keys and producer not in _PRODUCERS:
         raise ConfigurationError(
-            f"--from-table {name}: its changelog-producer is {producer!r}, so it does not "
+            f"table {name}: its changelog-producer is {producer!r}, so it does not "
             f"contain the replaced rows; expected one of: {', '.join(_PRODUCERS)}. ALTER TABLE "
             "sets 'changelog-producer' ('input' if the writer produces complete changes, else "
             "'lookup')"
@@ -97,7 +97,7 @@ def find_change_columns(
     check_mapping(source, mapping)
     if source.retraction in mapping:
         raise ConfigurationError(
-            f"--column {source.retraction}=...: with --from-table the retraction column is filled "
+            f"--column {source.retraction}=...: the retraction column is filled "
             "from the kind of each change"
         )
     schema = lake.schema(table)

@@ -87,7 +87,7 @@ class KafkaTopic:
         # the name is also that of a folder
         if not re.fullmatch(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", self.topic):
             raise ConfigurationError(
-                f"--topic {self.topic!r}: expected letters, digits, dots, underscores and dashes"
+                f"topic {self.topic!r}: expected letters, digits, dots, underscores and dashes"
             )
         check_brokers("--kafka", self.servers)
         if isinstance(self.start, str) and self.start not in _STARTUP:

@@ -284,7 +284,7 @@ class ClusterJobStatus:
         )
 
     def to_document(self) -> dict[str, object]:
-        """Return as ``paimon-features ingest --status --json`` prints it."""
+        """Return as ``paimon-features ingest topic --status --json`` prints it."""
         return asdict(self)
 
 

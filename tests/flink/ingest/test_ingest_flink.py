@@ -390,7 +390,7 @@ def test_a_killed_run_is_completed_exactly_once_by_the_next(
     files = [tmp_path / "log.parquet"]
 
     killed = subprocess.Popen(
-        [sys.executable, "-m", "paimon_features", "ingest", "retail", str(files[0])],
+        [sys.executable, "-m", "paimon_features", "ingest", "files", "retail", str(files[0])],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,

@@ -156,7 +156,7 @@ def test_a_topic_reaches_lookups_exactly_once_though_everything_is_killed(
     with producer.sending():
         for number in range(KILLS):
             before = commits()
-            client = command(shop, "ingest", "clicks", "--topic", topic.name)
+            client = command(shop, "ingest", "topic", "clicks", topic.name)
             await_while_running(lambda: commits() > before, client)  # noqa: B023
             if number % 2 == 0:  # the broker, with a job that reads from it
                 kafka_broker.kill()

@@ -82,7 +82,7 @@ def test_a_parquet_file_that_aborts_its_reader_is_an_error_of_the_command(tmp_pa
 
 
 def ingest_command(project: Project, path: Path) -> subprocess.CompletedProcess[str]:
-    words = ("ingest", "words", str(path), "--project", str(project.root))
+    words = ("ingest", "files", "words", str(path), "--project", str(project.root))
     command = [sys.executable, "-m", "paimon_features", *words]
     return subprocess.run(command, capture_output=True, text=True)
 

@@ -179,7 +179,7 @@ def test_everything_that_does_not_map_is_listed_with_its_reason(converted: Conve
         "feature service model: without its part on_demand, which did not map",
     ):
         assert text in listed
-    assert "paimon-features ingest driver_stats data/stats.parquet" in converted.loads
+    assert "paimon-features ingest files driver_stats data/stats.parquet" in converted.loads
     assert any("slide_interval" in note for note in converted.notes)
     assert any("counts from its created on" in note for note in converted.notes)
 
@@ -343,8 +343,8 @@ def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) ->
         "sums: the type of unknown is a guess, Float64",
         "sums: its Python function is left out",
         "clicked: its Python function is left out",
-        "source clicks: a stream; ingest it with 'ingest --topic'",
-        f"paimon-features ingest folder file://{odd}/data%20x",
+        "source clicks: a stream; ingest it with 'ingest topic'",
+        f"paimon-features ingest files folder file://{odd}/data%20x",
     ):
         assert text in done.output
     assert "slide_interval" not in done.output

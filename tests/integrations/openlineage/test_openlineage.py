@@ -161,11 +161,11 @@ def test_each_command_tells_what_it_reads_and_writes(shop: Path) -> None:
     tiles = {"tiles_customer_spend_g1"}
     (shop / "events.jsonl").unlink()
     for command, job, kind, inputs, outputs in (
-        ("ingest retail events.csv --engine local", "ingest.retail", "COMPLETE",
+        ("ingest files retail events.csv --engine local", "ingest.retail", "COMPLETE",
          {"events.csv"}, retail),
-        ("ingest retail --topic clicks --kafka k1:9092,k2:9092 --engine local", "ingest.retail",
+        ("ingest topic retail clicks --kafka k1:9092,k2:9092 --start soon", "ingest.retail",
          "FAIL", {"clicks"}, retail),
-        ("ingest retail --from-table orders --engine local", "ingest.retail", "FAIL",
+        ("ingest changes retail orders --column wrong", "ingest.retail", "FAIL",
          {"orders"}, retail),
         ("backfill customer_spend --engine local", "backfill.customer_spend", "COMPLETE",
          {"events_retail"}, tiles),

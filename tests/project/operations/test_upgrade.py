@@ -130,9 +130,9 @@ def test_every_reply_is_right_while_its_project_is_upgraded(shop: Path) -> None:
 @pytest.mark.flink
 def test_the_tile_job_resumes_from_the_savepoint_and_everything_agrees(shop: Path) -> None:
     run(shop, "apply")
-    run(shop, "ingest", "orders", str(shop / "second.csv"))
+    run(shop, "ingest", "files", "orders", str(shop / "second.csv"))
     # a file that the earlier release has ingested is not ingested again
-    run(shop, "ingest", "orders", str(shop / "first.csv"))
+    run(shop, "ingest", "files", "orders", str(shop / "first.csv"))
     resumed = json.loads(run(shop, "submit", "spend", "--bounded", "--json"))["resumed"]
     assert "savepoint" in resumed
     run(shop, "materialize")

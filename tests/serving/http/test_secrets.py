@@ -127,7 +127,7 @@ COMMANDS = (
     ["materialize"],
     ["lookup", "clicks", "user=1"],
     ["check", "installation"],
-    ["ingest", "clicks", "missing.csv"],
+    ["ingest", "files", "clicks", "missing.csv"],
 )
 
 

@@ -352,9 +352,10 @@ class _Converter:
             file = _file_of(source)
             path = file.get("path") if file else None
             if path:
-                self.out.loads.append(shlex.join(("paimon-features", "ingest", name, str(path))))
+                words = ("paimon-features", "ingest", "files", name, str(path))
+                self.out.loads.append(shlex.join(words))
             if source.kind in ("KafkaSource", "KinesisSource"):
-                self.out.notes.append(f"source {name}: a stream; ingest it with 'ingest --topic'")
+                self.out.notes.append(f"source {name}: a stream; ingest it with 'ingest topic'")
             elif source.kind == "PushSource":
                 self.out.notes.append(
                     f"source {name}: rows that were pushed are written with EventWriter"
