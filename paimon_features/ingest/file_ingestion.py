@@ -186,9 +186,11 @@ def check_no_job(ledger: IngestLedger, source: EventSource) -> None:
     Its client may have been killed before it transferred the leases to the job.
     """
     sent = ledger.cluster_job()
+    if sent is None:
+        return
     state = None
     with suppress(JobError):  # the cluster no longer exists
-        state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
+        state = FlinkRest(sent.rest_url).state(sent.job_id)
     if state is not None and state not in ENDED:
         raise OwnershipError(
             f"{sent} ingests into {source.name!r}, it is {state}; wait for its end, "
