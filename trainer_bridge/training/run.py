@@ -402,7 +402,7 @@ def _test_columns(table: TrainingTable) -> dict[str, Any]:
 def identity_of(config: TrainConfig, table: TrainingTable) -> str:
     """Return a name that equal runs have: of configuration, rows, code and libraries."""
     document = [config.to_document(), table.table, table.snapshot]
-    document += [run_environment.code_versions(), environment.library_versions()]
+    document += [run_environment.code_versions(), run_environment.library_versions()]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
