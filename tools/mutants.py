@@ -179,7 +179,18 @@ def tests_fail(folder: Path, tests: str) -> bool:
     """
     # what `make test` runs of them
     chosen = ["--hypothesis-profile=sample", "-m", "not long"]
-    command = [sys.executable, "-m", "pytest", "-xqn0", "-p", "no:cacheprovider", *chosen]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        *chosen,
+    ]
     done = subprocess.run(
         [*command, *tests.split()],
         cwd=folder,
