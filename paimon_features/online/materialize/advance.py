@@ -75,12 +75,12 @@ def _check_history(
     shard: Shard, table: str, markers: Mapping[int, Marker], latest: Snapshot | None
 ) -> None:
     """Raise RebuildNeeded unless the applied snapshots are still snapshots of the table."""
-    for applied, known in {(m.applied_snapshot, m.identity) for m in markers.values()}:
+    for applied, applied_identity in {(m.applied_snapshot, m.identity) for m in markers.values()}:
         if applied == 0:
             continue
         if latest is None or applied > latest.id:
             raise RebuildNeeded(f"the table was rolled back before snapshot {applied}")
-        if identity(snapshot(shard.lake, table, applied)) != known:
+        if identity(snapshot(shard.lake, table, applied)) != applied_identity:
             raise RebuildNeeded(f"snapshot {applied} differs from the one that was applied")
 
 

@@ -220,7 +220,7 @@ def _content(document: Mapping[str, Any]) -> EpochContent:
 
 
 def _evicted(document: Mapping[str, Any]) -> dict[str, int]:
-    found = document.get("evicted", {})
-    if not all(type(count) is int for count in found.values()):
-        raise ValueError(f"evicted={found!r}, expected counts by run")
-    return dict(found)
+    counts = document.get("evicted", {})
+    if not all(type(count) is int for count in counts.values()):
+        raise ValueError(f"evicted={counts!r}, expected counts by run")
+    return dict(counts)

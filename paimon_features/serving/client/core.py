@@ -216,8 +216,8 @@ def import_httpx() -> Any:
 
 
 def _document(body: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(body)
-    return {**found}
+    document: dict[str, Any] = json.loads(body)
+    return {**document}
 
 
 def _arrow_request(

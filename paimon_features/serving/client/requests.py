@@ -116,16 +116,16 @@ def as_list(name: str, values: Any) -> list[Any]:
     values = _in_milliseconds(values)
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method):
-            found = getattr(values, method)()
+            items = getattr(values, method)()
             break
     else:
         single = isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__")
-        found = values if single else list(values)
-    if not isinstance(found, list):
+        items = values if single else list(values)
+    if not isinstance(items, list):
         raise RequestError(
             f"entity key {name!r}: got the single value {values!r}, expected a list of values"
         )
-    return found
+    return items
 
 
 def as_input(values: Any) -> Any:

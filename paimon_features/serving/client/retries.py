@@ -84,9 +84,9 @@ class RetryState:
             # a last try cut short by the deadline says less than the server's last reply
             raise self._given_up(self._rejection) from error
         if wait_s is None:
-            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            cause = f"{type(error).__name__}: {error}".rstrip(": ")
             raise OnlineStoreError(
-                f"the feature server {self._url} does not respond ({what}; {self._tried()}). Is "
+                f"the feature server {self._url} does not respond ({cause}; {self._tried()}). Is "
                 "'paimon-features serve' running there?"
             ) from error
         return wait_s

@@ -350,13 +350,13 @@ class Coalescer:
         keys: Sequence[bytes],
         get_many: Callable[[Sequence[bytes]], list[bytes | None]],
     ) -> None:
-        found: Sequence[bytes | None] | BaseException
+        outcome: Sequence[bytes | None] | BaseException
         try:
-            found = get_many(keys)
+            outcome = get_many(keys)
         except Exception as error:
-            found = error
+            outcome = error
         try:
-            loop.call_soon_threadsafe(self._advance, loop, read, found)
+            loop.call_soon_threadsafe(self._advance, loop, read, outcome)
         except RuntimeError:  # the loop is closed: no query waits any more
             return
 

@@ -229,14 +229,14 @@ class WindowFeatures:
         """Return the borders of all windows; they stay the same for as long as ``as_of_ms`` is in a
         tile."""
         spans = window_spans(self._view, self.windows, as_of_ms)
-        known = self._known.get(spans)
-        if known is None:
+        borders = self._known.get(spans)
+        if borders is None:
             levels = [self._levels[window] for window in self.windows]
-            known = borders_of(self._view, levels, spans)
+            borders = borders_of(self._view, levels, spans)
             if len(self._known) >= _KNOWN:
                 self._known = {}  # a new one: another thread may be reading the old
-            self._known[spans] = known
-        return known
+            self._known[spans] = borders
+        return borders
 
 
 def window_spans(

@@ -274,8 +274,8 @@ def no_times_json(count: int) -> bytes:
 
 
 def _ending_of(status: Status) -> bytes:
-    own = f',"detailed_statuses":["{status.name}"]' if status in SAYS_MORE else ""
-    return f',"statuses":["{FEAST_STATUS[status]}"],"event_timestamps":[%b]{own}'.encode()
+    detailed = f',"detailed_statuses":["{status.name}"]' if status in SAYS_MORE else ""
+    return f',"statuses":["{FEAST_STATUS[status]}"],"event_timestamps":[%b]{detailed}'.encode()
 
 
 _ENDINGS = [_ending_of(status) for status in Status]

@@ -201,12 +201,12 @@ class LogRowBuilder:
 
     def _definition(self, view: CompiledView, names: tuple[str, ...]) -> str:
         # by identity, which is unique while the cache keeps a reference to the view
-        found = self._definitions.get((id(view), names))
-        if found is None:
+        cached = self._definitions.get((id(view), names))
+        if cached is None:
             if len(self._definitions) >= 1_000:
                 self._definitions.clear()
-            found = self._definitions[id(view), names] = view, definition_of(view, names)
-        return found[1]
+            cached = self._definitions[id(view), names] = view, definition_of(view, names)
+        return cached[1]
 
 
 _DAY_0, _TIME_0 = dt.date(1970, 1, 1), dt.datetime(1970, 1, 1)

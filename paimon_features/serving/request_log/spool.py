@@ -110,18 +110,18 @@ def recover(folder: Path) -> list[Path]:
 
     To be called on the workers' host: locks show which of them are alive.
     """
-    found = []
+    recovered = []
     for path in sorted(folder.glob(f"*{OPEN}")):
         with _lock_of_dead(path) as dead:
             if dead:
                 done = path.with_suffix(COMPLETE)
                 os.rename(path, done)
-                found.append(done)
+                recovered.append(done)
     for path in folder.glob(f"*{_NEW}"):  # of no rows yet
         with _lock_of_dead(path) as dead:
             if dead and now_ms() / 1000 - path.stat().st_mtime > _OLD_S:
                 path.unlink()
-    return found
+    return recovered
 
 
 @contextmanager

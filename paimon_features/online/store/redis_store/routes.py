@@ -205,10 +205,10 @@ class OneServer(Sender):
         server = self._server
         job = Job(b"", packed)
         try:
-            found = server.end(server.begin(packed, timeout_s), 1, deadline)[0]
-            if type(found) is list:
-                return found
-            self._received(server, [job], [found])
+            reply = server.end(server.begin(packed, timeout_s), 1, deadline)[0]
+            if type(reply) is list:
+                return reply
+            self._received(server, [job], [reply])
         except (BreakerOpen, NoReplyError, Refused) as error:
             job.trouble = error
         if job.trouble is not None:

@@ -181,11 +181,11 @@ class RedisStore:
         while True:
             page_of = pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
             info, page = self._ask(server, pack("INFO", "server") + page_of, 2)
-            found = _fields(info).get("run_id")
-            if run is not None and found != run:
-                cursor, run = b"0", found  # a restarted process does not know our cursor
+            run_id = _fields(info).get("run_id")
+            if run is not None and run_id != run:
+                cursor, run = b"0", run_id  # a restarted process does not know our cursor
                 continue
-            run = found
+            run = run_id
             cursor, keys = page
             if keys:
                 yield keys
@@ -271,16 +271,16 @@ def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:
 
 def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]]:
     """Groups of chunks to send together, of bounded size, so that a round meets its deadline."""
-    found: list[Sequence[Write]] = []
+    batch: list[Sequence[Write]] = []
     size = 0
     for chunk in chunks:
         if size > _BYTES_PER_ROUND:
-            yield found
-            found, size = [], 0
-        found.append(chunk)
+            yield batch
+            batch, size = [], 0
+        batch.append(chunk)
         size += sum(len(write.value) for write in chunk)
-    if found:
-        yield found
+    if batch:
+        yield batch
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:

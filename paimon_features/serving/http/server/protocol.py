@@ -55,9 +55,9 @@ _known_heads: dict[bytes, Request] = {}
 
 def _target(url: bytes) -> tuple[str, bytes]:
     """Return the path and the query of a request; ValueError if it is not valid."""
-    found = httptools.parse_url(url)
-    path = found.path.decode("ascii")
-    return unquote(path) if "%" in path else path, found.query or b""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.query or b""
 
 
 _short_target = functools.lru_cache(maxsize=256)(_target)
@@ -353,10 +353,10 @@ class HttpProtocol(asyncio.Protocol):
         if self._in_head or self._in_body or self.is_busy or len(data) > _BODY_BYTES:
             return False
         end = data.find(b"\r\n\r\n") + 4
-        known = _known_heads.get(data[:end])
-        if known is None or int(known.content_length) != len(data) - end:
+        head = _known_heads.get(data[:end])
+        if head is None or int(head.content_length) != len(data) - end:
             return False
-        self._next = exchange = _Exchange(self, known.again(), True)
+        self._next = exchange = _Exchange(self, head.again(), True)
         exchange.take(data[end:])
         exchange.complete()
         self._connections.busy(self)
