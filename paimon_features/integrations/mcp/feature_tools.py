@@ -95,7 +95,7 @@ class FeatureTools:
         *,
         rights: Rights = ANYBODY,
     ) -> Document:
-        """Definitions in order, from ``offset`` on: kind, name, state, description, owner, tags.
+        """Return definitions from ``offset`` on: kind, name, state, description, owner, tags.
 
         ``search`` is looked for in names, descriptions, owners and tags, in any case. The result
         has ``definitions``, ``total``, and ``next_offset`` (null at the end). The protocol has
@@ -160,7 +160,7 @@ class FeatureTools:
         *,
         rights: Rights = ANYBODY,
     ) -> Document:
-        """Online features of entities: ``rows``, ``statuses`` and ``freshness`` by view.
+        """Return online features of entities: ``rows``, ``statuses`` and ``freshness`` by view.
 
         ``features`` are names of services, views, interactions, or ``view:feature``; ``entities``
         maps each key to its values, all of one length; ``as_of`` is UTC ms or an ISO 8601 time.
@@ -252,7 +252,7 @@ class FeatureTools:
         return bounded({"is_empty": plan.is_empty, "changes": changes})
 
     def status(self, *, rights: Rights = ANYBODY) -> Document:
-        """Jobs, freshness, sizes, leases and what needs attention, as ``status --json`` has it.
+        """Return jobs, freshness, sizes, leases and what needs attention, as ``status --json``.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class _Loaded:
 
 
 def _stamp(root: Path, project: Project | None) -> Stamp:
-    """Changes when the configuration or the definitions file does."""
+    """Return a value that changes with the configuration or the definitions file."""
     files = [root / FILE_NAME]
     if project is not None:
         files.append(project.config.definitions)

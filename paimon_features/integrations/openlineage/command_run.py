@@ -60,15 +60,15 @@ class CommandRun:
         self._start.start()
 
     def complete(self) -> None:
-        """The command succeeded."""
+        """Report that the command succeeded."""
         self._end("COMPLETE", None)
 
     def fail(self, message: str) -> None:
-        """The command failed with this message."""
+        """Report that the command failed with this message."""
         self._end("FAIL", redact(message)[:_LONGEST_MESSAGE])
 
     def abort(self) -> None:
-        """The command was interrupted."""
+        """Report that the command was interrupted."""
         self._end("ABORT", None)
 
     def _end(self, kind: str, message: str | None) -> None:

@@ -210,7 +210,7 @@ class _Pass:
 
 
 def groups(files: Files, target: int, max_rows: int) -> Iterator[tuple[Files, int]]:
-    """Runs of complete snapshots of at most ``max_rows`` rows, each with its last snapshot.
+    """Yield runs of complete snapshots of at most ``max_rows`` rows, with their last snapshots.
 
     A snapshot with more rows forms its own run. The last run ends at ``target``, whether or not
     that snapshot has files.

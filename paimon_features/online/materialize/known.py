@@ -67,7 +67,7 @@ class SeenEntities:
         return cls(hashes, np.concatenate([part.newest_ms for part in parts])).sorted()
 
     def sorted(self) -> SeenEntities:
-        """Ascending, with one entry of equal ones."""
+        """Return the entities in ascending order, equal ones once."""
         order = np.argsort(self.hashes, kind="stable")
         hashes, newest = self.hashes[order], self.newest_ms[order]
         if not len(hashes):
@@ -203,7 +203,7 @@ class KnownOfShard:
 
 
 def _snapshot_of(marker: Marker) -> tuple[int, int]:
-    """Identifies a commit: a rollback reuses numbers."""
+    """Return what identifies a commit: a rollback reuses numbers."""
     return marker.applied_snapshot, marker.identity
 
 

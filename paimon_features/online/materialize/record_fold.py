@@ -70,7 +70,7 @@ class TileDelta:
         )
 
     def slice(self, start: int, stop: int) -> TileDelta:
-        """Entities ``start:stop`` with all their rows."""
+        """Return the entities ``start:stop`` with all their rows."""
         first, last = self.offsets[start], self.offsets[stop]
         return TileDelta(
             self.entities[start:stop],
@@ -235,7 +235,7 @@ def merge(
 
 
 def _at_level(layout: RecordLayout, rows: Cells, level: int) -> Cells:
-    """Cells of level 0 converted to cells of ``level``."""
+    """Return cells of level 0 as cells of ``level``."""
     if level == 0:
         return rows
     ratio = layout.view.levels_ms[level] // layout.view.tile_ms
@@ -279,7 +279,7 @@ def _kept(
 
 
 def _fold_equal(layout: RecordLayout, cells: Cells, owners: Ints) -> tuple[Cells, Ints]:
-    """Cells sorted by (owner, key), with duplicates folded into one."""
+    """Return the cells sorted by (owner, key), with duplicates folded into one."""
     keys = cells.rows["key"]
     order = np.lexsort((keys, owners))
     keys, owners = keys[order], owners[order]

@@ -157,7 +157,7 @@ class RecordLayout:
     # -- columns and cells -----------------------------------------------------------------
 
     def cells(self, keys: Ints, columns: Mapping[str, Column]) -> Cells:
-        """Cells with these keys (see ``cell_keys``) from one column per partial."""
+        """Return cells with these keys (see ``cell_keys``) from one column per partial."""
         rows = np.zeros(len(keys), self.cell)
         rows["key"] = keys
         texts: list[bytes] = []
@@ -503,7 +503,7 @@ class RecordLayout:
             self._place_texts(lengths, headers, counts, rows)
 
     def _place_texts(self, lengths: list[Ints], headers: Array, counts: Ints, rows: Array) -> None:
-        """Where texts begin: they follow each other, cell after cell."""
+        """Place the texts, which follow each other, cell after cell."""
         of_cells = np.stack(lengths, axis=1)
         ends = np.cumsum(of_cells.ravel()).reshape(of_cells.shape)
         begins = ends - of_cells
@@ -520,7 +520,7 @@ class RecordLayout:
             rows[name][:, 1] = of_cells[:, place]
 
     def _tails(self, cells: Cells, offsets: Ints) -> tuple[Array, list[bytes] | None]:
-        """Cells with offsets relative to their record's tail, and the tails."""
+        """Return cells with offsets relative to their record's tail, and the tails."""
         if not self.texts:
             return cells.rows, None
         packed = self.packed(cells)

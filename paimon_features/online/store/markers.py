@@ -158,7 +158,7 @@ class ViewState:
         return sum(max(0, count - self.evicted.get(run, 0)) for run, count in evicted.items())
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: equal states have equal bytes."""
+        """Return canonical JSON: equal states have equal bytes."""
         document: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         # absent where nothing was evicted, as in states of earlier versions
         for part in (document, document["building"]):

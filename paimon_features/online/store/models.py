@@ -284,7 +284,7 @@ class ModelPlace:
 
 
 def _newest(index: PublishedModels, other: PublishedModels) -> PublishedModels:
-    """``index`` with the models that ``other`` has in a later state."""
+    """Return ``index`` with the models that ``other`` has in a later state."""
     models = dict(index.models)
     for name, states in other.models.items():
         if name in models and states.serial > models[name].serial:

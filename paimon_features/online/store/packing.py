@@ -213,7 +213,7 @@ def _own(numbers: Words, counts: Ints, floats: bool) -> _Coded:
 
 
 def _merged(coded: _Coded, other: _Coded, records: Bools, coding: int) -> _Coded:
-    """``coded``, but for some records ``other`` as ``coding``."""
+    """Return ``coded``, but for some records ``other`` as ``coding``."""
     if not records.any():
         return coded
     head = other.head.copy()
@@ -299,7 +299,7 @@ def _ranks(counts: Ints) -> Ints:
 
 
 def _by_width(starts: Ints, counts: Ints, width: Ints) -> list[tuple[int, Bools, Ints]]:
-    """For each width the numbers that have it, and where their bytes begin."""
+    """Return for each width the numbers that have it, and where their bytes begin."""
     groups = []
     rank = _ranks(counts)
     for size in np.unique(width[counts > 0]).tolist():
@@ -362,11 +362,11 @@ class Unpacker:
         return out
 
     def remember(self, kind: int, numbers: Words) -> None:
-        """A column that was taken, as later ones may be like it."""
+        """Keep a column that was taken, as later ones may be like it."""
         self._taken.append((kind, numbers))
 
     def end(self) -> None:
-        """All is taken."""
+        """Check that all bytes are taken."""
         if (self._at != self._ends).any():
             raise DamagedError("bytes are left")
 

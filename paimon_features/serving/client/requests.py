@@ -146,7 +146,7 @@ def as_input(values: Any) -> Any:
 
 
 def _in_milliseconds(values: Any) -> Any:
-    """NumPy's and Arrow's times in milliseconds, rounded down; anything else as it is.
+    """Return NumPy's and Arrow's times in milliseconds, rounded down; other values unchanged.
 
     Finer ticks have no Python type: NumPy would list nanoseconds as integers, which are
     milliseconds to the server.
@@ -169,7 +169,7 @@ def _in_milliseconds(values: Any) -> Any:
 
 
 def _plain(values: Any) -> Any:
-    """Arrow values in a plain type; RequestError if they would be sent with another meaning."""
+    """Return Arrow values in a plain type; RequestError if their meaning would change."""
     import pyarrow as pa
 
     from paimon_features.core.times.utc_ms import is_time

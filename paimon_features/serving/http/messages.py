@@ -139,7 +139,7 @@ class Request:
         return next((value for header_name, value in self.headers if header_name == name), b"")
 
     def trace(self) -> tuple[str, str] | None:
-        """Trace id and span id of the request (W3C ``traceparent``), if it has them."""
+        """Return trace id and span id of the request (W3C ``traceparent``), if it has them."""
         match = _TRACE.fullmatch(self.traceparent) if self.traceparent else None
         return (match[1].decode(), match[2].decode()) if match else None
 
@@ -177,7 +177,7 @@ class PendingWork(Protocol):
     """Work whose result a request waits for."""
 
     def give_up(self) -> None:
-        """The result is no longer needed."""
+        """Stop the work: its result is no longer needed."""
 
 
 Finish = Callable[[Reply | Exception], None]

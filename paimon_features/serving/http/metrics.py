@@ -195,7 +195,7 @@ class GrowingTotals:
         self._last = totals
 
     def restart(self) -> None:
-        """The next totals start at zero."""
+        """Forget the last totals: the next ones start at zero."""
         self._last = {}
 
 

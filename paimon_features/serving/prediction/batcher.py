@@ -79,7 +79,7 @@ class Prediction:
             self._deliver(result)
 
     def give_up(self, reason: str = "the request was given up") -> None:
-        """Nobody waits for it any more; rows that were not run yet will not be."""
+        """Stop waiting for it; rows that were not run yet will not be."""
         self.deliver(OverloadedError(reason))
 
 

@@ -71,7 +71,7 @@ class KafkaSink(Closeable):
             raise PublishError(f"{self._where}: {problem.str()}; {remedy}")
 
     def identity(self) -> str | None:
-        """Kafka's id of the topic, which a topic that is created again does not have.
+        """Return Kafka's id of the topic, which a topic that is created again does not have.
 
         None if the brokers know no ids (before Kafka 2.8), or do not tell this login.
         """

@@ -104,7 +104,7 @@ class CachedFetcher:
     def read_steps(
         self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """``get_many`` as steps, for a caller that reads the store itself."""
+        """Run ``get_many`` in steps, for a caller that reads the store itself."""
         now_ms = self.fetcher.clock()
         try:
             yield from self._recheck(queries, now_ms)

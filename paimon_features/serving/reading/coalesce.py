@@ -84,7 +84,7 @@ class PendingQuery:
             self._deliver(answer)
 
     def give_up(self) -> None:
-        """Nobody waits for the answer any more; a query that still waits is not read."""
+        """Stop waiting for the answer; a query that still waits is not read."""
         self.deliver(OverloadedError("the request was given up"))
 
 
@@ -375,7 +375,7 @@ class _BatchRead:
         self._keys = 0
 
     def note_start(self, keys: int) -> None:
-        """A read of the store begins."""
+        """Note that a read of the store begins."""
         self._started_s, self._keys = time.perf_counter(), keys
 
     def note_end(self) -> None:

@@ -54,7 +54,7 @@ def entity_keys(keys: Mapping[str, DataType], entities: Mapping[str, object]) ->
 
 
 def _of_plain(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
-    """Lists, tuples and NumPy arrays of plain values, valid or not."""
+    """Return the entities of lists, tuples and NumPy arrays of plain values, valid or not."""
     columns = {
         name: plain_key(name, kind, plain_list(entities[name]) or []) for name, kind in keys.items()
     }

@@ -224,7 +224,7 @@ class _DecodedRecord:
         return list(self._cells())
 
     def columns(self, names: Sequence[str]) -> dict[str, Column]:
-        """Partials of all cells, by name."""
+        """Return the partials of all cells, by name."""
         return self.layout.columns(self.records.cells, names)
 
     def _cells(self) -> Iterator[_Cell]:
@@ -307,7 +307,7 @@ def _folded(
     offsets: Ints,
     as_of_ms: int,
 ) -> _FoldResult:
-    """Ranges of cells, each folded and finished by itself."""
+    """Return ranges of cells, each folded and finished by itself."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
     (finished,) = finish_window(view, [feature], merged, as_of_ms)
     return _FoldResult(merged, finished.column.to_pylist(feature.type))

@@ -147,7 +147,7 @@ class FeatureFetcher:
     def read_steps(
         self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """``get_many`` as steps, for a caller that reads the store itself."""
+        """Run ``get_many`` in steps, for a caller that reads the store itself."""
         clock_ms = self.clock()
         batch = self._direct_batch(queries, clock_ms)
         if batch is None:

@@ -188,7 +188,7 @@ class QueryGroup:
             self._compute(self.ready, clock_ms, results)
 
     def _compute(self, queries: Sequence[ResolvedQuery], clock_ms: int, results: Results) -> None:
-        """All at once; if one fails, in halves, until it is alone."""
+        """Compute all queries at once; if one fails, in halves, until it is alone."""
         try:
             responses = self._responses(queries, clock_ms)
         except PaimonFeaturesError as error:

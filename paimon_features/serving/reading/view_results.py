@@ -119,7 +119,7 @@ class ViewPlan:
         return self._ordered(values, folded)
 
     def _ordered(self, found: Mapping[str, FeatureColumn], folded: Folded) -> ViewResult:
-        """Features in the order of the request."""
+        """Return the features in the order of the request."""
         ordered = {name: found[name] for name in self.types}
         return ViewResult.of(ordered, folded.codes, folded.newest, folded.snapshots)
 

@@ -43,7 +43,7 @@ KeyRange = tuple[int, int]
 def cells_before(
     view: CompiledView, level: int, start_ms: int | None, end_ms: int
 ) -> list[KeyRange]:
-    """Ranges of cell keys that hold ``[start_ms, end_ms)``, ascending.
+    """Return the ranges of cell keys in ``[start_ms, end_ms)``, ascending.
 
     ``start_ms`` is a multiple of the level's step; None means from the beginning, the lifetime
     cell included.
@@ -122,7 +122,7 @@ class WindowCells:
         return self._layout.damaged(what)
 
     def folds(self, borders: Borders) -> RangeFolds:
-        """Folds over these windows."""
+        """Return the folds over these windows."""
         view = self._layout.view
         return RangeFolds(view.partial, self, self.places(borders), view.tile_ms)
 

@@ -236,7 +236,7 @@ class _Endings:
         self._codes, self._times = codes, times
 
     def of_rows(self, part: slice) -> bytes:
-        """Of a response of some rows."""
+        """Return the JSON of a response of some rows."""
         names, detailed = statuses_json(self._codes[part])
         times = times_json(self._times[part])
         return b',"statuses":%b,"event_timestamps":%b%b' % (names, times, detailed)

@@ -170,7 +170,7 @@ def _written(response: OnlineResponse, schema: pa.Schema, metadata: bytes) -> by
 
 
 def _arrow(batch: ResultBatch) -> list[pa.Array]:
-    """Features, statuses and event times of the complete batch; each response is a slice."""
+    """Return features, statuses and event times of the batch; each response is a slice."""
     arrays: list[pa.Array] | None = batch.rendered.get(_arrow)
     if arrays is None:
         arrays = [

@@ -214,7 +214,7 @@ _MS = dt.timedelta(milliseconds=1)
 
 
 def plain(kind: DataType, values: Sequence[Any]) -> list[Any]:
-    """Python values as those that ``dumps`` can write: dates as days, times as milliseconds."""
+    """Return values that ``dumps`` can write: dates as days, times as milliseconds."""
     if kind.text == "date":
         return [None if value is None else (value - _DAY_0).days for value in values]
     if kind.text == "timestamp":
@@ -223,7 +223,7 @@ def plain(kind: DataType, values: Sequence[Any]) -> list[Any]:
 
 
 def dumps(value: object) -> str:
-    """Canonical JSON text; ValueError for a number that is not finite."""
+    """Return canonical JSON text; ValueError for a number that is not finite."""
     return _encode(value)
 
 

@@ -126,7 +126,7 @@ def recover(folder: Path) -> list[Path]:
 
 @contextmanager
 def _lock_of_dead(path: Path) -> Iterator[bool]:
-    """Whether no worker writes the file; none can start to within the block."""
+    """Yield True if no worker writes the file; none can start to within the block."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

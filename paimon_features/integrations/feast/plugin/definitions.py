@@ -37,7 +37,7 @@ _KEYS = {
 
 
 def feast_objects(project_path: str | Path = ".") -> dict[str, Any]:
-    """Feast's entities, feature views and services for those of a project, by unique names.
+    """Return Feast's entities, feature views and services for those of a project, by name.
 
     In a file of a Feast repository::
 

@@ -266,7 +266,7 @@ class _Converter:
     def _features(
         self, view: Recorded, taken: Collection[str], columns: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Fields of the view; without any declared, the columns of its file, as in Feast.
+        """Yield the view's fields; without any declared, the columns of its file, as in Feast.
 
         Keys and times are ``taken``.
         """
@@ -298,7 +298,7 @@ class _Converter:
         return self._file_columns[path]
 
     def _find_key_types(self, view: Recorded) -> None:
-        """A key has one type in all views of its entity: the first that one of them knows."""
+        """Find the type of a key: in all views of its entity the first that one of them knows."""
         columns = self._columns_of(_file_of(_source_of(view)))
         declared = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
         for entity in view.get("entities") or ():
@@ -468,7 +468,7 @@ def _time_of(source: Recorded) -> str | None:
 
 
 def _metadata(item: Recorded) -> list[str]:
-    """Description, owner and tags, where there are some."""
+    """Return the arguments for description, owner and tags, where there are some."""
     parts = [
         f"{part}={_text(item.get(part))}" for part in ("description", "owner") if item.get(part)
     ]

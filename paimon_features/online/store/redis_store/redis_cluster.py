@@ -73,7 +73,7 @@ class Cluster(Sender):
         return results
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
-        """Jobs that delete the keys one by one, because a migrating slot is on two nodes."""
+        """Return jobs that delete the keys one by one, because a migrating slot is on two nodes."""
         return [Job(key, pack("UNLINK", key)) for key in keys]
 
     def servers(self) -> list[Server]:

@@ -124,7 +124,7 @@ class RedisStore:
             yield from self._scan_one(server, _escaped(prefix) + b"*")
 
     def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
-        """Memory of each key in bytes, as reported by the server; None for absent keys."""
+        """Return the memory of each key in bytes, reported by the server; None for absent keys."""
         jobs = self._answered([Job(key, pack("MEMORY", "USAGE", key)) for key in keys])
         for job in jobs:
             self._raise_if_error(job)
@@ -270,7 +270,7 @@ def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:
 
 
 def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]]:
-    """Groups of chunks to send together, of bounded size, so that a round meets its deadline."""
+    """Yield groups of chunks to send together, small enough that a round meets its deadline."""
     batch: list[Sequence[Write]] = []
     size = 0
     for chunk in chunks:
@@ -284,7 +284,7 @@ def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Runs of writes for one script each: of bounded size and equal expiry."""
+    """Yield runs of writes for one script each: of bounded size and equal expiry."""
     start = size = 0
     for i, write in enumerate(writes):
         full = i - start == _KEYS_PER_SCRIPT or size > _BYTES_PER_SCRIPT

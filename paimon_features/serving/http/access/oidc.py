@@ -293,7 +293,7 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str | None, tuple[_Key, ...
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    """Scheme, host and port of an address; None for one that is not plain."""
+    """Return the scheme, host and port of an address; None for one that is not plain."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -348,7 +348,7 @@ class NewToken:
     rows_per_s: float | None = None
 
     def lines(self) -> Iterator[str]:
-        """Its lines in the file."""
+        """Yield its lines in the file."""
         for name in ("services", "views", "models", "roles"):
             values: Sequence[str] = getattr(self, name)
             if values:

@@ -162,7 +162,7 @@ def decode_infer(body: bytes | bytearray, limits: Limits) -> InferRequest:
 
 
 def _most_items(limits: Limits) -> int:
-    """Most objects, lists and keys of ready-made inputs."""
+    """Return the maximum number of objects, lists and keys of ready-made inputs."""
     return MAX_ITEMS + ITEMS_PER_ROW * limits.max_entities
 
 
@@ -224,7 +224,7 @@ def _tensor(of: ModelInput, data: Any, rows: int, limits: Limits) -> Array:
 
 
 def _array(of: ModelInput, flat: Sequence[Any], rows: int, limits: Limits) -> Array:
-    """Numbers or texts and nulls, row by row, as an input."""
+    """Return numbers or texts and nulls, row by row, as an input."""
     if of.dtype == "float64":
         return np.array(flat, np.float64).reshape(rows, of.width)
     limits.check_texts("input", {of.name: list(flat)})

@@ -108,7 +108,7 @@ def _views_of(selection: Selection) -> tuple[tuple[str, int], ...]:
 
 
 def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
-    """``X-Applied-Snapshot`` and ``X-Current-Ms``: ``view=number`` for each view."""
+    """Return ``X-Applied-Snapshot`` and ``X-Current-Ms``: ``view=number`` for each view."""
     return _headers(tuple((v, f.applied_snapshot, f.current_ms) for v, f in freshness.items()))
 
 

@@ -239,7 +239,7 @@ class DefinitionSet:
     def _columns(
         self, parsed: ParsedRequest, plan: RequestPlan
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Entity keys and request inputs by their own names, wherever the client put them."""
+        """Return entity keys and request inputs by name, wherever the client put them."""
         keys: dict[str, Any] = {}
         inputs: dict[str, Any] = dict(parsed.inputs)
         for name, values in parsed.columns.items():

@@ -357,7 +357,7 @@ class ModelSet:
         return list(self.models[name].bound(definitions).values())
 
     def unserved(self, definitions: DefinitionSet) -> list[str]:
-        """Why something that should be served is not, a sentence each; empty if all is."""
+        """Return why something that should be served is not, a sentence each; empty if all is."""
         problems = [] if self.problem is None or self.models else [self.problem]
         for name, model in sorted(self.models.items()):
             bound = model.bound(definitions)

@@ -54,7 +54,7 @@ class AdminPages:
         """Method and handler by path."""
 
     def route_of(self, path: str) -> tuple[str, str, Handler] | None:
-        """Route, method and handler of a file of the pages; None if there is no such file."""
+        """Return route, method and handler of a file of the pages; None for an unknown file."""
         is_asset = path.removeprefix("/") in ui.assets("server")
         return ("/ui/{file}", "GET", self._ui) if is_asset else None
 

@@ -82,7 +82,7 @@ class Predictions(EntityRequests):
         self.prediction_log = prediction_log
 
     def head(self, request: Request) -> Head:
-        """Rights and formats; predictions have no Arrow."""
+        """Return rights and formats; predictions have no Arrow."""
         rights = self.state.authorize(request)
         body_format = format_of_body(request.content_type)
         if body_format is Format.ARROW:
@@ -118,7 +118,7 @@ class Predictions(EntityRequests):
         finish: Finish,
         client: IsGone | None,
     ) -> _Work:
-        """From what a body says to the coalescer's queue."""
+        """Submit what a body requests to the coalescer's queue."""
         state = self.state
         predict_request = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions and of
@@ -263,11 +263,11 @@ class _Work(EntityWork):
         self._finish, self._client = finish, client
 
     def give_up(self) -> None:
-        """Nobody waits for the reply any more."""
+        """Stop waiting for the reply, which nobody needs any more."""
         self.pending.give_up()
 
     def take(self, response: Any) -> None:
-        """The features, or an error: the next step is the network."""
+        """Take the features, or an error; the next step is the network."""
         if isinstance(response, BaseException):
             self._end(response)
             return
@@ -316,7 +316,7 @@ class _Work(EntityWork):
                 return  # the server ends
 
     def _role(self) -> Role:
-        """Why the version answers."""
+        """Return why the version answers."""
         if self.predict_request.version:
             return "requested"
         state = self.bound.version.state.state
@@ -365,7 +365,7 @@ class _Work(EntityWork):
     def _explanations(
         self, features: Mapping[str, Any], response: OnlineResponse, output: Array
     ) -> list[list[dict[str, Any]]]:
-        """For each entity the inputs, those that contribute most first."""
+        """Return the inputs of each entity, those that contribute most first."""
         rows, inputs = self.rows, self.bound.inputs
         width = output.shape[1]
         # axes: (1 + inputs, rows, width)
@@ -424,14 +424,14 @@ def plain_output(array: Array) -> list[Any]:
 
 
 def _finite(values: Any) -> Any:
-    """Null for a number that is not finite, in a list, too."""
+    """Return null for a number that is not finite, in a list, too."""
     if isinstance(values, list):
         return [_finite(value) for value in values]
     return values if np.isfinite(values) else None
 
 
 def version_headers(bound: BoundVersion) -> Headers:
-    """``X-Model-Version``: the version that has answered."""
+    """Return ``X-Model-Version``: the version that has answered."""
     return ((b"x-model-version", str(bound.manifest).encode()),)
 
 

@@ -408,7 +408,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._end()
 
     def _forget_unfinished(self, exchange: _Exchange) -> None:
-        """The rest of this request is not valid; those before it are answered."""
+        """Drop the rest of an invalid request; those before it are answered."""
         exchange.disconnect()
         if exchange is self._current:
             self._current = None
@@ -418,7 +418,7 @@ class HttpProtocol(asyncio.Protocol):
             self.pipeline.remove(exchange)
 
     def _end(self) -> None:
-        """All that was read is answered, and nothing more is read."""
+        """End the connection: all requests are answered, and nothing more is read."""
         if self._invalid and not self._is_closing:
             self._connections.count("invalid", self._loop.time())
             self._write_last(400, b"text/plain; charset=utf-8", (), _INVALID)
@@ -557,7 +557,7 @@ class HttpProtocol(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """After a reply: the next request, or what is left unparsed, or nothing."""
+        """Continue after a reply: the next request, or what is left unparsed, or nothing."""
         if self.pipeline:
             self._start_next()
             if self.has_ended:
@@ -577,7 +577,7 @@ class HttpProtocol(asyncio.Protocol):
             self._connections.idle(self)
 
     def body_is_wanted(self) -> None:
-        """The bytes that have waited are taken: more may come."""
+        """Resume reading: the bytes that waited are taken."""
         if self._body_waits:
             self._body_waits = False
             self._resume_soon()
@@ -638,7 +638,7 @@ class _Exchange:
         return len(self._bytes)
 
     def complete(self) -> None:
-        """The body has arrived."""
+        """Note that the body has arrived."""
         self._is_complete = True
         self._wake()
 
@@ -647,7 +647,7 @@ class _Exchange:
         return self._protocol.has_ended
 
     def disconnect(self) -> None:
-        """The client is gone, or nothing more is read from it."""
+        """Note that the client is gone, or that nothing more is read from it."""
         self._is_gone = True
         self._wake()
 
