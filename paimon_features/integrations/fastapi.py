@@ -144,7 +144,7 @@ class _Embedded:
         work = [self._tick(app), reloader.watch(app)]
         if serve.reload:
             work.append(models.watch(app))
-        self._jobs = [asyncio.create_task(each) for each in work]
+        self._jobs = [asyncio.create_task(coroutine) for coroutine in work]
 
     def _close(self) -> None:
         for job in self._jobs:
@@ -250,7 +250,7 @@ def _without_references(value: Any, schemas: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         if "$ref" in value:
             return _without_references(schemas[value["$ref"].rpartition("/")[2]], schemas)
-        return {name: _without_references(each, schemas) for name, each in value.items()}
+        return {name: _without_references(item, schemas) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_references(each, schemas) for each in value]
+        return [_without_references(item, schemas) for item in value]
     return value

@@ -95,7 +95,7 @@ class FeatureTools:
         *,
         rights: Rights = ANYBODY,
     ) -> Document:
-        """Definitions in order, from ``offset`` on: kind, name, state, description, owner, tags.
+        """Return definitions from ``offset`` on: kind, name, state, description, owner, tags.
 
         ``search`` is looked for in names, descriptions, owners and tags, in any case. The result
         has ``definitions``, ``total``, and ``next_offset`` (null at the end). The protocol has
@@ -106,24 +106,24 @@ class FeatureTools:
         RequestError
             For an unknown kind.
         """
-        found = self._definitions(rights)
-        kinds = list(dict.fromkeys(one["kind"] for one in found))
+        definitions = self._definitions(rights)
+        kinds = list(dict.fromkeys(one["kind"] for one in definitions))
         if kind is not None and kind not in kinds:
             raise RequestError(f"unknown definition of kind {kind!r}; available: {kinds}")
         wanted = (search or "").lower()
-        found = [
+        definitions = [
             one
-            for one in found
+            for one in definitions
             if kind in (None, one["kind"]) and (not wanted or wanted in _searched(one))
         ]
-        page = found[offset : offset + limit]
+        page = definitions[offset : offset + limit]
         end = offset + len(page)
         return bounded(
             {
                 "project": self.project.name,
                 "definitions": page,
-                "total": len(found),
-                "next_offset": end if end < len(found) else None,
+                "total": len(definitions),
+                "next_offset": end if end < len(definitions) else None,
             }
         )
 
@@ -140,16 +140,16 @@ class FeatureTools:
             project = current.project
             return bounded({"definitions": describe(project.definitions, project.lake, name)})
         served = catalogue(current.definitions, rights)
-        found = [
+        entries = [
             {"kind": kind, **one}
             for group, kind in _KINDS.items()
             for one in served[group]
             if one["name"] == name
         ]
-        if not found:
-            known = [one["name"] for one in self._definitions(rights)]
-            raise UnknownNameError.of("definition", name, dict.fromkeys(known))
-        return bounded({"definitions": found})
+        if not entries:
+            names = [one["name"] for one in self._definitions(rights)]
+            raise UnknownNameError.of("definition", name, dict.fromkeys(names))
+        return bounded({"definitions": entries})
 
     def lookup(
         self,
@@ -160,7 +160,7 @@ class FeatureTools:
         *,
         rights: Rights = ANYBODY,
     ) -> Document:
-        """Online features of entities: ``rows``, ``statuses`` and ``freshness`` by view.
+        """Return online features of entities: ``rows``, ``statuses`` and ``freshness`` by view.
 
         ``features`` are names of services, views, interactions, or ``view:feature``; ``entities``
         maps each key to its values, all of one length; ``as_of`` is UTC ms or an ISO 8601 time.
@@ -224,13 +224,13 @@ class FeatureTools:
         granted = current.definitions.granted(rights)
         if granted is not None:
             # before anything says whether the view exists
-            known = [n.partition(":")[2] for n in sorted(granted) if n.startswith(f"{view}:")]
-            beyond = sorted(set(features or known) - set(known))
-            if beyond or not known:
+            readable = [n.partition(":")[2] for n in sorted(granted) if n.startswith(f"{view}:")]
+            beyond = sorted(set(features or readable) - set(readable))
+            if beyond or not readable:
                 raise RequestError(
                     f"the token {rights.client!r} may not read {', '.join(beyond) or view}"
                 )
-            features = features or known
+            features = features or readable
         for name in features or ():
             current.project.refs(f"{view}:{name}")
         self._note_rows(rights, 1)
@@ -252,7 +252,7 @@ class FeatureTools:
         return bounded({"is_empty": plan.is_empty, "changes": changes})
 
     def status(self, *, rights: Rights = ANYBODY) -> Document:
-        """Jobs, freshness, sizes, leases and what needs attention, as ``status --json`` has it.
+        """Return jobs, freshness, sizes, leases and what needs attention, as ``status --json``.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class _Loaded:
 
 
 def _stamp(root: Path, project: Project | None) -> Stamp:
-    """Changes when the configuration or the definitions file does."""
+    """Return a value that changes with the configuration or the definitions file."""
     files = [root / FILE_NAME]
     if project is not None:
         files.append(project.config.definitions)

@@ -63,21 +63,32 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
     """
     project = tools.project
     file = None if port is None else project.config.serve.tokens
-    secured: dict[str, Any] = {}
-    if file is not None:
-        # the issuer is never queried: tokens come from a file of this host
-        issuer = AuthSettings(
-            issuer_url=AnyHttpUrl(f"http://127.0.0.1:{port}"), resource_server_url=None
-        )
-        secured = {"token_verifier": FileTokenVerifier(file), "auth": issuer}
     server: MCPServer[Any] = MCPServer(
         "paimon-features",
         title=f"Feature store {project.name}",
         instructions=_INSTRUCTIONS.format(name=project.name),
         version=__version__,
         log_level="ERROR",
-        **secured,
+        **({} if file is None else _token_settings(file, port)),
     )
+    _add_definition_tools(server, tools)
+    _add_lookup(server, tools)
+    _add_explain(server, tools)
+    _add_state_tools(server, tools)
+    return server
+
+
+def _token_settings(file: Path, port: int | None) -> dict[str, Any]:
+    """Return the arguments of a server that checks tokens against a file of this host."""
+    # the issuer is never queried
+    issuer = AuthSettings(
+        issuer_url=AnyHttpUrl(f"http://127.0.0.1:{port}"), resource_server_url=None
+    )
+    return {"token_verifier": FileTokenVerifier(file), "auth": issuer}
+
+
+def _add_definition_tools(server: MCPServer[Any], tools: FeatureTools) -> None:
+    """Add the tools ``list`` and ``describe``."""
 
     @server.tool(name="list", title="List definitions", annotations=_READ_ONLY)
     def list_definitions(
@@ -100,6 +111,10 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
         """Show a service, view, source or other definition: its features with types and windows,
         entity keys, lineage, versions and tables."""
         return _answer(tools, lambda rights: tools.describe(name, rights=rights))
+
+
+def _add_lookup(server: MCPServer[Any], tools: FeatureTools) -> None:
+    """Add the tool ``lookup``."""
 
     @server.tool(title="Look up online features", annotations=_READ_ONLY)
     def lookup(
@@ -130,6 +145,10 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
             tools, lambda rights: tools.lookup(names, columns, as_of, request, rights=rights)
         )
 
+
+def _add_explain(server: MCPServer[Any], tools: FeatureTools) -> None:
+    """Add the tool ``explain``."""
+
     @server.tool(title="Explain a value", annotations=_READ_ONLY)
     def explain(
         view: Annotated[str, Field(description="A feature view.", max_length=200)],
@@ -148,6 +167,10 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
             tools, lambda rights: tools.explain(view, entity, features, as_of, rights=rights)
         )
 
+
+def _add_state_tools(server: MCPServer[Any], tools: FeatureTools) -> None:
+    """Add the tools ``plan`` and ``status``."""
+
     @server.tool(title="Plan", annotations=_READ_ONLY)
     def plan() -> CallToolResult:
         """Show what applying the definitions file would change. Changes nothing."""
@@ -157,8 +180,6 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
     def status() -> CallToolResult:
         """Show jobs, freshness of views, table sizes, leases, and in 'attention' what is wrong."""
         return _answer(tools, lambda rights: tools.status(rights=rights))
-
-    return server
 
 
 def run_stdio(tools: FeatureTools) -> None:

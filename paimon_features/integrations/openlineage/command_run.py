@@ -60,15 +60,15 @@ class CommandRun:
         self._start.start()
 
     def complete(self) -> None:
-        """The command succeeded."""
+        """Report that the command succeeded."""
         self._end("COMPLETE", None)
 
     def fail(self, message: str) -> None:
-        """The command failed with this message."""
+        """Report that the command failed with this message."""
         self._end("FAIL", redact(message)[:_LONGEST_MESSAGE])
 
     def abort(self) -> None:
-        """The command was interrupted."""
+        """Report that the command was interrupted."""
         self._end("ABORT", None)
 
     def _end(self, kind: str, message: str | None) -> None:
@@ -126,12 +126,12 @@ class _EventSender:
         if self._client is None:
             return  # START says why
         try:
-            found = command_datasets(Project(self._config), self._command, self._params)
+            datasets = command_datasets(Project(self._config), self._command, self._params)
         except (PaimonFeaturesError, KeyError):
             if kind == "COMPLETE":
                 raise
-            found = ([], [])  # most probably what the command failed for
-        self._emit(kind, at, message, found)
+            datasets = ([], [])  # most probably what the command failed for
+        self._emit(kind, at, message, datasets)
         self._client.close(WAIT_S)
 
     def _emit(
@@ -195,15 +195,15 @@ def _transport(config: ProjectConfig) -> dict[str, Any] | None:
         return None
     if not where.startswith(("http://", "https://")):
         return {"type": "file", "log_file_path": where, "append": True}
-    found: dict[str, Any] = {
+    transport: dict[str, Any] = {
         "type": "http",
         "url": where,
         "timeout": _REQUEST_S,
         "retry": {"total": 0},
     }
     if key := os.environ.get("OPENLINEAGE_API_KEY"):
-        found["auth"] = {"type": "api_key", "apiKey": key}
-    return found
+        transport["auth"] = {"type": "api_key", "apiKey": key}
+    return transport
 
 
 def _job_name(command: str, params: Mapping[str, Any]) -> str:

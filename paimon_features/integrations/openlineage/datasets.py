@@ -221,9 +221,9 @@ def _maintain(reader: _DatasetReader, params: Params) -> Datasets:
 
 
 def _derive(reader: _DatasetReader, params: Params) -> Datasets:
-    made = reader.project.definitions.derived_view(params["name"])
-    view = reader.project.view(made.compiled.view.name)
-    return [reader.tiles(view)], [reader.table(made.table)]
+    derived = reader.project.definitions.derived_view(params["name"])
+    view = reader.project.view(derived.compiled.view.name)
+    return [reader.tiles(view)], [reader.table(derived.table)]
 
 
 def _publish(reader: _DatasetReader, params: Params) -> Datasets:

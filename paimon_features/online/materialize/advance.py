@@ -75,12 +75,12 @@ def _check_history(
     shard: Shard, table: str, markers: Mapping[int, Marker], latest: Snapshot | None
 ) -> None:
     """Raise RebuildNeeded unless the applied snapshots are still snapshots of the table."""
-    for applied, known in {(m.applied_snapshot, m.identity) for m in markers.values()}:
+    for applied, applied_identity in {(m.applied_snapshot, m.identity) for m in markers.values()}:
         if applied == 0:
             continue
         if latest is None or applied > latest.id:
             raise RebuildNeeded(f"the table was rolled back before snapshot {applied}")
-        if identity(snapshot(shard.lake, table, applied)) != known:
+        if identity(snapshot(shard.lake, table, applied)) != applied_identity:
             raise RebuildNeeded(f"snapshot {applied} differs from the one that was applied")
 
 
@@ -210,7 +210,7 @@ class _Pass:
 
 
 def groups(files: Files, target: int, max_rows: int) -> Iterator[tuple[Files, int]]:
-    """Runs of complete snapshots of at most ``max_rows`` rows, each with its last snapshot.
+    """Yield runs of complete snapshots of at most ``max_rows`` rows, with their last snapshots.
 
     A snapshot with more rows forms its own run. The last run ends at ``target``, whether or not
     that snapshot has files.

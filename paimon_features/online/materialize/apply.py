@@ -141,7 +141,7 @@ class BucketWriter:
 
 
 def _batches(new: TileDelta) -> Iterator[TileDelta]:
-    """Batches of bounded size; the rows of an entity are never split."""
+    """Yield batches of bounded size; the rows of an entity are never split."""
     start, count = 0, len(new.entities)
     while start < count:
         by_rows = int(np.searchsorted(new.offsets, new.offsets[start] + BATCH_ROWS, side="right"))

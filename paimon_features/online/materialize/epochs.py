@@ -37,9 +37,9 @@ class Epochs:
         evicted = evicted_keys(self._store.evictions())
         for _ in range(_ATTEMPTS):
             raw, state = self._read()
-            found = state.building
-            if found is not None and found.content == content and found.epoch != spoiled:
-                return found
+            begun = state.building
+            if begun is not None and begun.content == content and begun.epoch != spoiled:
+                return begun
             building = Building(new_epoch(), content, now_ms, evicted)
             if self._write(raw, replace(state, building=building)):
                 return building
@@ -68,8 +68,8 @@ class Epochs:
 
     def markers(self, epoch: str, buckets: Sequence[int]) -> list[Marker | None]:
         """Return the markers of some buckets."""
-        found = self._store.get_many([self._keys.bucket(epoch, b).marker for b in buckets])
-        return [None if data is None else Marker.from_bytes(data) for data in found]
+        values = self._store.get_many([self._keys.bucket(epoch, b).marker for b in buckets])
+        return [None if data is None else Marker.from_bytes(data) for data in values]
 
     def sweep(self) -> Iterator[int]:
         """Delete the keys of all epochs except the current one and the one being built.
@@ -99,7 +99,7 @@ class Epochs:
         state = self.state()
         used = {state.epoch, None if state.building is None else state.building.epoch}
         buckets = self._keys.by_marker(keys)
-        return {m: found for m, found in buckets.items() if self._keys.epoch_of(m) not in used}
+        return {m: stale for m, stale in buckets.items() if self._keys.epoch_of(m) not in used}
 
     def _read(self) -> tuple[bytes | None, ViewState]:
         raw = self._store.get_many([self._keys.state])[0]

@@ -67,7 +67,7 @@ class SeenEntities:
         return cls(hashes, np.concatenate([part.newest_ms for part in parts])).sorted()
 
     def sorted(self) -> SeenEntities:
-        """Ascending, with one entry of equal ones."""
+        """Return the entities in ascending order, equal ones once."""
         order = np.argsort(self.hashes, kind="stable")
         hashes, newest = self.hashes[order], self.newest_ms[order]
         if not len(hashes):
@@ -88,8 +88,8 @@ class SeenEntities:
         out = np.full(len(hashes), NEVER_MS, np.int64)
         if len(self.hashes):
             at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-            found = self.hashes[at] == hashes
-            out[found] = self.newest_ms[at[found]]
+            is_member = self.hashes[at] == hashes
+            out[is_member] = self.newest_ms[at[is_member]]
         return out
 
 
@@ -163,33 +163,33 @@ class KnownOfShard:
         SnapshotExpiredError
             If the marker's snapshot no longer exists.
         """
-        known = self._at(bucket, marker)
-        if known is None:
+        bucket_entities = self._at(bucket, marker)
+        if bucket_entities is None:
             files = self._files(content, bucket, marker.applied_snapshot)
-            known = _read_known(self._layout, files, alive)
-            self.replace(bucket, marker, known)
-        newest = known.newest_ms(entities)
+            bucket_entities = _read_known(self._layout, files, alive)
+            self.replace(bucket, marker, bucket_entities)
+        newest = bucket_entities.newest_ms(entities)
         return int(np.count_nonzero(newest >= self._needed_from_ms(marker)))
 
     def advance(
         self, bucket: int, before: Marker, after: Marker, seen: Sequence[SeenEntities]
     ) -> None:
         """Learn the entities of the rows after ``before``, if those up to it are known."""
-        known = self._at(bucket, before)
-        if known is None:
+        bucket_entities = self._at(bucket, before)
+        if bucket_entities is None:
             self._known.pop(bucket, None)
             return
         for one in seen:
-            known.learn(one, self._needed_from_ms(after))
-        self.replace(bucket, after, known)
+            bucket_entities.learn(one, self._needed_from_ms(after))
+        self.replace(bucket, after, bucket_entities)
 
     def replace(self, bucket: int, marker: Marker, known: KnownEntities) -> None:
         """Set the known entities of a bucket at a marker's snapshot."""
         self._known[bucket] = _snapshot_of(marker), known
 
     def _at(self, bucket: int, marker: Marker) -> KnownEntities | None:
-        at, known = self._known.get(bucket, (None, None))
-        return known if at == _snapshot_of(marker) else None
+        at, bucket_entities = self._known.get(bucket, (None, None))
+        return bucket_entities if at == _snapshot_of(marker) else None
 
     def _needed_from_ms(self, marker: Marker) -> int:
         """Return the newest event of an entity whose record must exist is not older."""
@@ -203,19 +203,19 @@ class KnownOfShard:
 
 
 def _snapshot_of(marker: Marker) -> tuple[int, int]:
-    """Identifies a commit: a rollback reuses numbers."""
+    """Return what identifies a commit: a rollback reuses numbers."""
     return marker.applied_snapshot, marker.identity
 
 
 def _read_known(
     layout: RecordLayout, files: Iterable[DataFile], alive: Callable[[], None]
 ) -> KnownEntities:
-    known = KnownEntities()
+    entities = KnownEntities()
     for file in files:
         alive()
         table = read_file(file, [*layout.view.keys, EVENT_TIME_MAX.name])
-        known.learn(SeenEntities.of(*newest_by_entity(layout, table)))
-    return known
+        entities.learn(SeenEntities.of(*newest_by_entity(layout, table)))
+    return entities
 
 
 def _hashes(entities: Sequence[bytes]) -> Ints:

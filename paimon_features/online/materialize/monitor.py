@@ -74,7 +74,7 @@ class Monitor:
             of.errors += 1
 
     def health(self) -> dict[str, Any]:
-        """``live``: every view reported recently. ``ready``: every view is caught up."""
+        """Return ``live``: every view reported recently. ``ready``: every view is caught up."""
         with self._lock:
             views = {name: self._health_of(of) for name, of in self._watched.items()}
         return {

@@ -130,12 +130,12 @@ def _build_bucket(
     writer = shard.writer(keys, bucket, building.content, begun, run)
     high_ms = _newest_event(files)
     rows = [(applied, file) for file in files]
-    known = KnownEntities()
+    entities = KnownEntities()
     for new in read_tile_deltas(shard.layout, rows, shard.max_rows, shard.alive(keys)):
         work.records += writer.fill(new, applied, high_ms)
         work.tiles += len(new.cells)
         work.report(latest)
-        known.learn(SeenEntities.in_delta(new))
+        entities.learn(SeenEntities.in_delta(new))
     done = replace(begun, high_ms=high_ms, complete=True)
     if not shard.move(keys, begun, done, run):
         if shard.store.get_many([keys.marker]) == [None]:
@@ -144,7 +144,7 @@ def _build_bucket(
                 f"{keys.marker.decode()} during the rebuild, which is restarted"
             )
         raise _Spoiled
-    shard.known.replace(bucket, done, known)
+    shard.known.replace(bucket, done, entities)
 
 
 def _newest_event(files: Sequence[DataFile]) -> int:
@@ -153,6 +153,6 @@ def _newest_event(files: Sequence[DataFile]) -> int:
     newest = NEVER_MS
     for file in files:
         if partition_end_ms(file) == newest_day:
-            found = pc.max(read_file(file, [EVENT_TIME_MAX.name]).column(0)).as_py()
-            newest = newest if found is None else max(newest, found)
+            newest_of_file = pc.max(read_file(file, [EVENT_TIME_MAX.name]).column(0)).as_py()
+            newest = newest if newest_of_file is None else max(newest, newest_of_file)
     return newest

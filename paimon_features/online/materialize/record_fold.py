@@ -70,7 +70,7 @@ class TileDelta:
         )
 
     def slice(self, start: int, stop: int) -> TileDelta:
-        """Entities ``start:stop`` with all their rows."""
+        """Return the entities ``start:stop`` with all their rows."""
         first, last = self.offsets[start], self.offsets[stop]
         return TileDelta(
             self.entities[start:stop],
@@ -147,8 +147,8 @@ def _entity_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, list[pa.Arr
         # made dense at every step, so that the product cannot overflow
         _, code = np.unique(code * len(uniques[0]) + one, return_inverse=True)
     _, first = np.unique(code, return_index=True)
-    taken = [pa.concat_arrays(column.take(pa.array(first)).chunks) for column in columns]
-    return code, taken
+    keys = [pa.concat_arrays(column.take(pa.array(first)).chunks) for column in columns]
+    return code, keys
 
 
 class RetentionBounds:
@@ -188,7 +188,7 @@ def merge(
     """
     view = layout.view
     count = len(new.entities)
-    there = np.array([i for i, record in enumerate(old) if record is not None], np.int64)
+    with_record = np.array([i for i, record in enumerate(old) if record is not None], np.int64)
     records = layout.decode([record for record in old if record is not None])
     headers = np.zeros(count, HEADER)
     for name, value in (
@@ -196,7 +196,7 @@ def merge(
         ("bucket_high", NEVER_MS),
     ):  # fmt: skip
         headers[name] = value
-        headers[name][there] = records.headers[name]
+        headers[name][with_record] = records.headers[name]
 
     owner = np.repeat(np.arange(count), np.diff(new.offsets))
     fresh = new.snapshots > headers["snapshot"][owner]
@@ -212,7 +212,7 @@ def merge(
     headers["bucket_high"] = np.maximum(headers["bucket_high"], high_ms)
     reach = RetentionBounds(view, headers["bucket_high"])
 
-    old_of = np.repeat(there, np.diff(records.offsets))
+    old_of = np.repeat(with_record, np.diff(records.offsets))
     stay = touched[old_of]
     old_cells = records.cells if stay.all() else records.cells.take(stay)
     parts = [_kept(layout, reach, old_cells, old_of[stay], headers)]
@@ -229,13 +229,13 @@ def merge(
     offsets = np.searchsorted(owners, np.arange(count + 1))
     encoded = layout.encode(headers, merged, offsets)
     worth = (np.diff(offsets) > 0) | (headers["event_high"] >= reach.known_from)
-    worth[there] = True
+    worth[with_record] = True
     write = touched & worth
     return [record if ok else None for record, ok in zip(encoded, write.tolist(), strict=True)]
 
 
 def _at_level(layout: RecordLayout, rows: Cells, level: int) -> Cells:
-    """Cells of level 0 converted to cells of ``level``."""
+    """Return cells of level 0 as cells of ``level``."""
     if level == 0:
         return rows
     ratio = layout.view.levels_ms[level] // layout.view.tile_ms
@@ -279,7 +279,7 @@ def _kept(
 
 
 def _fold_equal(layout: RecordLayout, cells: Cells, owners: Ints) -> tuple[Cells, Ints]:
-    """Cells sorted by (owner, key), with duplicates folded into one."""
+    """Return the cells sorted by (owner, key), with duplicates folded into one."""
     keys = cells.rows["key"]
     order = np.lexsort((keys, owners))
     keys, owners = keys[order], owners[order]

@@ -23,7 +23,7 @@ class _ReadOnlyShard(Shard):
     """All buckets of a view; registers no consumer."""
 
     def hold(self, table: str, snapshot: int) -> None:
-        """Nothing: an expiry meanwhile is an error of the copy, which the caller may repeat."""
+        """Do nothing: an expiry meanwhile is an error of the copy, which the caller may repeat."""
 
 
 def copy_snapshot(

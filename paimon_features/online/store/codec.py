@@ -157,7 +157,7 @@ class RecordLayout:
     # -- columns and cells -----------------------------------------------------------------
 
     def cells(self, keys: Ints, columns: Mapping[str, Column]) -> Cells:
-        """Cells with these keys (see ``cell_keys``) from one column per partial."""
+        """Return cells with these keys (see ``cell_keys``) from one column per partial."""
         rows = np.zeros(len(keys), self.cell)
         rows["key"] = keys
         texts: list[bytes] = []
@@ -166,11 +166,11 @@ class RecordLayout:
             column = columns[partial.name]
             mask = column.valid
             if partial.name in self.texts:
-                known = zip(column.values.tolist(), column.mask.tolist(), strict=True)
+                pairs = zip(column.values.tolist(), column.mask.tolist(), strict=True)
                 if partial.type.text == "bytes":
-                    encoded = [value if ok else b"" for value, ok in known]
+                    encoded = [value if ok else b"" for value, ok in pairs]
                 else:
-                    encoded = [text.encode() if ok else b"" for text, ok in known]
+                    encoded = [text.encode() if ok else b"" for text, ok in pairs]
                 lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
                 ends = size + np.cumsum(lengths)
                 rows[partial.name][:, 0] = ends - lengths
@@ -210,10 +210,10 @@ class RecordLayout:
         if name in self.texts:
             texts = np.empty(len(values), np.object_)
             text = cells.text
-            found = [text[start : start + length] for start, length in values.tolist()]
+            encoded = [text[start : start + length] for start, length in values.tolist()]
             is_text = self.view.partial[name].type.text == "string"
             try:
-                texts[:] = [part.decode() for part in found] if is_text else found
+                texts[:] = [part.decode() for part in encoded] if is_text else encoded
             except UnicodeDecodeError as error:
                 raise self.damaged(f"a text of {name!r} is not UTF-8 ({error})") from None
             return Column(texts, valid)
@@ -349,11 +349,11 @@ class RecordLayout:
         if CORE is None:
             few = counts <= packing.MAX_CELLS
             packed = iter(self._packed_by_numpy(rows, offsets, event_high, few))
-            found = [next(packed) if is_few else None for is_few in few.tolist()]
+            bodies = [next(packed) if is_few else None for is_few in few.tolist()]
             most = (counts * self.cell.itemsize).tolist()
             return [
                 part if part is not None and len(part) < size else None
-                for part, size in zip(found, most, strict=True)
+                for part, size in zip(bodies, most, strict=True)
             ]
         rows = np.ascontiguousarray(rows)
         out, sizes = np.empty(rows.nbytes, np.uint8), np.empty(len(counts), np.int64)
@@ -385,8 +385,8 @@ class RecordLayout:
         of_runs = np.bincount(run, minlength=len(counts) * levels)
         newest = np.zeros(len(counts) * levels, np.int64)
         newest[run] = index  # of several the last one
-        there = of_runs > 0
-        newest = np.where(there, self._newest(event_high).ravel() - newest, 0)
+        is_used = of_runs > 0
+        newest = np.where(is_used, self._newest(event_high).ravel() - newest, 0)
         follows = np.concatenate([[False], np.diff(run) == 0])[: len(run)]
         gaps = np.diff(index, prepend=0)[follows]
         every = np.full(len(counts), levels)
@@ -396,7 +396,7 @@ class RecordLayout:
             [
                 (every, of_runs.view(np.uint64)),
                 (every, newest.view(np.uint64)),
-                (counts - there.reshape(-1, levels).sum(axis=1), gaps.view(np.uint64)),
+                (counts - is_used.reshape(-1, levels).sum(axis=1), gaps.view(np.uint64)),
             ],
             counts,
             (
@@ -413,9 +413,9 @@ class RecordLayout:
     def _newest(self, event_high: Ints) -> Ints:
         """Return the index of the newest event's tile in each level; axes: records, levels."""
         steps = np.array(self.view.levels_ms)
-        found = np.zeros((len(event_high), len(steps) + 1), np.int64)
-        found[:, :-1] = event_high[:, None] // steps
-        return found
+        newest = np.zeros((len(event_high), len(steps) + 1), np.int64)
+        newest[:, :-1] = event_high[:, None] // steps
+        return newest
 
     def _columns_of(self, rows: Array) -> list[Ints]:
         """Return the numbers of each packed column; of texts their lengths."""
@@ -448,11 +448,11 @@ class RecordLayout:
         ]
         _plain(rows)[plain] = _plain(np.frombuffer(b"".join(body), self.cell))
         ends = np.cumsum(lengths) - headers["tail"]
-        own = rows[~plain]
+        packed_rows = rows[~plain]
         self._unpack_columns(
-            packing.Unpacker(data, starts[packed], ends[packed]), headers[packed], own
+            packing.Unpacker(data, starts[packed], ends[packed]), headers[packed], packed_rows
         )
-        _plain(rows)[~plain] = _plain(own)
+        _plain(rows)[~plain] = _plain(packed_rows)
         return rows
 
     def _unpack_columns(self, packed: packing.Unpacker, headers: Array, rows: Array) -> None:
@@ -465,18 +465,18 @@ class RecordLayout:
         if too_many or (of_level.sum(axis=1) != counts).any():
             raise DamagedError("the levels do not have its cells")
         newest = packed.integers(every).view(np.int64).reshape(-1, levels)
-        there = of_level > 0
-        gaps = packed.integers(counts - there.sum(axis=1)).view(np.int64)
+        is_used = of_level > 0
+        gaps = packed.integers(counts - is_used.sum(axis=1)).view(np.int64)
         run = np.repeat(np.arange(of_level.size), of_level.ravel())
         level = run % levels
-        last = np.cumsum(of_level.ravel())[there.ravel()] - 1
+        last = np.cumsum(of_level.ravel())[is_used.ravel()] - 1
         follows = np.concatenate([[False], np.diff(run) == 0])[: len(run)]
         # from the last cell of a run back: its index less all gaps behind a cell
         ahead = np.zeros(len(run), np.int64)
         ahead[follows] = gaps
         sums = np.cumsum(ahead)
-        newest_of_run = (self._newest(headers["event_high"]) - newest)[there]
-        index = np.repeat(newest_of_run - sums[last], of_level[there]) + sums
+        newest_of_run = (self._newest(headers["event_high"]) - newest)[is_used]
+        index = np.repeat(newest_of_run - sums[last], of_level[is_used]) + sums
         rows["key"] = (
             (np.where(level == levels - 1, LIFETIME_LEVEL, level) << LEVEL_SHIFT)
             + INDEX_BIAS
@@ -503,7 +503,7 @@ class RecordLayout:
             self._place_texts(lengths, headers, counts, rows)
 
     def _place_texts(self, lengths: list[Ints], headers: Array, counts: Ints, rows: Array) -> None:
-        """Where texts begin: they follow each other, cell after cell."""
+        """Place the texts, which follow each other, cell after cell."""
         of_cells = np.stack(lengths, axis=1)
         ends = np.cumsum(of_cells.ravel()).reshape(of_cells.shape)
         begins = ends - of_cells
@@ -520,7 +520,7 @@ class RecordLayout:
             rows[name][:, 1] = of_cells[:, place]
 
     def _tails(self, cells: Cells, offsets: Ints) -> tuple[Array, list[bytes] | None]:
-        """Cells with offsets relative to their record's tail, and the tails."""
+        """Return cells with offsets relative to their record's tail, and the tails."""
         if not self.texts:
             return cells.rows, None
         packed = self.packed(cells)

@@ -66,10 +66,10 @@ class ViewKeys:
         {b'pf:{shop:spend:1a2b3c4d:7}#marker': [b'pf:{shop:spend:1a2b3c4d:7}:some|}#marker']}
         """
         start = len(self.all_epochs)
-        found: dict[bytes, list[bytes]] = {}
+        by_stem: dict[bytes, list[bytes]] = {}
         for key in keys:
-            found.setdefault(key[: key.index(b"}", start) + 1], []).append(key)
-        return {stem + MARKER_END: of_stem for stem, of_stem in found.items()}
+            by_stem.setdefault(key[: key.index(b"}", start) + 1], []).append(key)
+        return {stem + MARKER_END: of_stem for stem, of_stem in by_stem.items()}
 
     def bucket(self, epoch: str, bucket: int) -> BucketKeys:
         """Return the keys of one bucket."""
@@ -153,13 +153,13 @@ def plain_key(name: str, kind: DataType, values: Sequence[Any]) -> list[Any]:
         For a null, or a value that is not of the key's type.
     """
     try:
-        found = key_values(kind, values)
+        converted = key_values(kind, values)
     except (TypeError, ValueError) as error:
         raise RequestError(f"entity key {name!r}: expected {kind!r} values; {error}") from error
-    if None in found:
-        row = found.index(None)
+    if None in converted:
+        row = converted.index(None)
         raise RequestError(f"entity key {name!r} is null in row {row}; expected a value")
-    return found
+    return converted
 
 
 def check_lengths(lengths: Mapping[str, int]) -> None:

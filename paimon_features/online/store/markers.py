@@ -158,7 +158,7 @@ class ViewState:
         return sum(max(0, count - self.evicted.get(run, 0)) for run, count in evicted.items())
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: equal states have equal bytes."""
+        """Return canonical JSON: equal states have equal bytes."""
         document: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         # absent where nothing was evicted, as in states of earlier versions
         for part in (document, document["building"]):
@@ -220,7 +220,7 @@ def _content(document: Mapping[str, Any]) -> EpochContent:
 
 
 def _evicted(document: Mapping[str, Any]) -> dict[str, int]:
-    found = document.get("evicted", {})
-    if not all(type(count) is int for count in found.values()):
-        raise ValueError(f"evicted={found!r}, expected counts by run")
-    return dict(found)
+    counts = document.get("evicted", {})
+    if not all(type(count) is int for count in counts.values()):
+        raise ValueError(f"evicted={counts!r}, expected counts by run")
+    return dict(counts)

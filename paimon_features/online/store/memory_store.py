@@ -55,12 +55,12 @@ class MemoryStore:
 
     def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> StoreLease:
         with self._lock:
-            found = self._get(key)
-            if found is None:
+            stored = self._get(key)
+            if stored is None:
                 self._fence += 1
                 holder, fence = owner, self._fence
             else:
-                text, holder = found.decode().split(":", 1)
+                text, holder = stored.decode().split(":", 1)
                 fence = int(text)
             if holder == owner:
                 self._values[key] = (f"{fence}:{owner}".encode(), self._clock() + ttl_ms)
@@ -68,8 +68,8 @@ class MemoryStore:
 
     def release_lease(self, key: bytes, owner: str) -> None:
         with self._lock:
-            found = self._get(key)
-            if found is not None and found.decode().split(":", 1)[1] == owner:
+            stored = self._get(key)
+            if stored is not None and stored.decode().split(":", 1)[1] == owner:
                 del self._values[key]
 
     def delete(self, keys: Sequence[bytes]) -> None:
@@ -85,9 +85,9 @@ class MemoryStore:
 
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
         with self._lock:
-            found = [key for key in self._values if key.startswith(prefix) and self._get_alive(key)]
-        for start in range(0, len(found), _PAGE):
-            yield found[start : start + _PAGE]
+            keys = [key for key in self._values if key.startswith(prefix) and self._get_alive(key)]
+        for start in range(0, len(keys), _PAGE):
+            yield keys[start : start + _PAGE]
 
     def evictions(self) -> list[Evictions]:
         with self._lock:
@@ -119,15 +119,15 @@ class MemoryStore:
         return self._values[key][0]
 
     def _get_alive(self, key: bytes) -> bool:
-        found = self._values.get(key)
-        return found is not None and (found[1] is None or self._clock() < found[1])
+        entry = self._values.get(key)
+        return entry is not None and (entry[1] is None or self._clock() < entry[1])
 
     def _compare_and_set(self, write: Write) -> bool:
-        found = self._get(write.key)
+        stored = self._get(write.key)
         if write.expected is None:
-            fits = found is None
+            fits = stored is None
         else:
-            fits = found is not None and found.startswith(write.expected)
+            fits = stored is not None and stored.startswith(write.expected)
         if fits:
             expiry = None if write.expire_ms is None else self._clock() + write.expire_ms
             self._values[write.key] = (write.value, expiry)

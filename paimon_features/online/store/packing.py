@@ -112,13 +112,13 @@ def pack(
     event times among them, and what is stored instead.
     """
     parts: list[_Coded | tuple[_Coded, _Alike]] = [
-        _integers(numbers, own, with_unit=True) for own, numbers in runs
+        _integers(numbers, run_counts, with_unit=True) for run_counts, numbers in runs
     ]
     for place, kind in enumerate(kinds):
         numbers = times[1] if place == times[0] else columns[place]
-        own = _own(numbers, counts, kind == FLOATS)
-        alike = _alike(kinds, columns, place, numbers, counts, own)
-        parts.append(own if alike is None else (own, alike))
+        coded = _own(numbers, counts, kind == FLOATS)
+        alike = _alike(kinds, columns, place, numbers, counts, coded)
+        parts.append(coded if alike is None else (coded, alike))
     sizes = []
     for part in parts:
         if isinstance(part, _Coded):
@@ -135,8 +135,8 @@ def pack(
         if isinstance(part, _Coded):
             _put(out, at, part)
         else:
-            own, alike = part
-            _put(out, at[~alike.records], own.take(~alike.records))
+            coded, alike = part
+            _put(out, at[~alike.records], coded.take(~alike.records))
             _put_alike(out, at[alike.records], alike)
         at = at + size
     data, stops = out.tobytes(), ends.tolist()
@@ -213,7 +213,7 @@ def _own(numbers: Words, counts: Ints, floats: bool) -> _Coded:
 
 
 def _merged(coded: _Coded, other: _Coded, records: Bools, coding: int) -> _Coded:
-    """``coded``, but for some records ``other`` as ``coding``."""
+    """Return ``coded``, but for some records ``other`` as ``coding``."""
     if not records.any():
         return coded
     head = other.head.copy()
@@ -299,22 +299,22 @@ def _ranks(counts: Ints) -> Ints:
 
 
 def _by_width(starts: Ints, counts: Ints, width: Ints) -> list[tuple[int, Bools, Ints]]:
-    """For each width the numbers that have it, and where their bytes begin."""
-    found = []
+    """Return for each width the numbers that have it, and where their bytes begin."""
+    groups = []
     rank = _ranks(counts)
     for size in np.unique(width[counts > 0]).tolist():
         if size:
             cells = np.repeat(width == size, counts)
-            found.append((size, cells, np.repeat(starts, counts)[cells] + rank[cells] * size))
-    return found
+            groups.append((size, cells, np.repeat(starts, counts)[cells] + rank[cells] * size))
+    return groups
 
 
 def _bytes_of(values: Words) -> Ints:
     """Return how many bytes each number needs; none for 0."""
-    found = np.zeros(len(values), np.int64)
+    sizes = np.zeros(len(values), np.int64)
     for place in range(8):
-        found[values >> np.uint64(8 * place) > 0] = place + 1
-    return found
+        sizes[values >> np.uint64(8 * place) > 0] = place + 1
+    return sizes
 
 
 def _signed_bytes(values: Words) -> Ints:
@@ -362,11 +362,11 @@ class Unpacker:
         return out
 
     def remember(self, kind: int, numbers: Words) -> None:
-        """A column that was taken, as later ones may be like it."""
+        """Keep a column that was taken, as later ones may be like it."""
         self._taken.append((kind, numbers))
 
     def end(self) -> None:
-        """All is taken."""
+        """Check that all bytes are taken."""
         if (self._at != self._ends).any():
             raise DamagedError("bytes are left")
 
@@ -440,14 +440,14 @@ class Unpacker:
         some[alike] = differs == 1
         if not some.any():
             return
-        own = counts[some]
-        sizes = (own + 7) // 8
+        cell_counts = counts[some]
+        sizes = (cell_counts + 7) // 8
         self._need(sizes, some)
-        rank = _ranks(own)
-        octets = self._data[np.repeat(self._at[some], own) + rank // 8]
+        rank = _ranks(cell_counts)
+        octets = self._data[np.repeat(self._at[some], cell_counts) + rank // 8]
         others = (octets >> (rank % 8).astype(np.uint8)) & 1 == 1
         self._at[some] += sizes
-        offsets = np.concatenate([[0], np.cumsum(own)])
+        offsets = np.concatenate([[0], np.cumsum(cell_counts)])
         places = np.diff(np.concatenate([[0], np.cumsum(others)])[offsets])
         numbers = self._take(some, places, floats=kind == FLOATS)
         out[np.flatnonzero(np.repeat(some, counts))[others]] = numbers

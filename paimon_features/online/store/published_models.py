@@ -93,7 +93,7 @@ class PublishedModels:
 
     def files(self) -> set[str]:
         """Return the SHA-256 of the manifests of all versions."""
-        return {each.manifest for states in self.models.values() for each in states.versions}
+        return {version.manifest for states in self.models.values() for version in states.versions}
 
 
 @dataclass(frozen=True)
@@ -152,19 +152,19 @@ class ModelPlace:
         OnlineStoreError
             If the store is unavailable.
         """
-        what = f"model {model!r}, version {state.version}"
-        data = self._file(state.manifest, MAX_MANIFEST_BYTES, f"{what}: its manifest")
+        title = f"model {model!r}, version {state.version}"
+        data = self._file(state.manifest, MAX_MANIFEST_BYTES, f"{title}: its manifest")
         if data is None or sha256_of(data) != state.manifest:
             problem = "is missing" if data is None else "does not match its SHA-256"
-            raise ModelError(f"{what}: its manifest {problem} in {self}; publish it: {AGAIN}")
-        manifest = ModelManifest.from_bytes(data, f"{what}: its manifest")
+            raise ModelError(f"{title}: its manifest {problem} in {self}; publish it: {AGAIN}")
+        manifest = ModelManifest.from_bytes(data, f"{title}: its manifest")
         if (manifest.name, manifest.version) != (model, state.version):
-            raise ModelError(f"{what}: its manifest is that of {manifest}")
-        network = self.load_file(manifest.network, what=f"{what}: its network")
+            raise ModelError(f"{title}: its manifest is that of {manifest}")
+        network = self.load_file(manifest.network, what=f"{title}: its network")
         try:
             check_network(network, manifest.signature)
         except ModelError as error:
-            raise ModelError(f"{what}: {error}") from error
+            raise ModelError(f"{title}: {error}") from error
         return ServedModel(manifest, network)
 
     def load_file(
@@ -220,10 +220,10 @@ class ModelPlace:
     def _parsed(self, data: bytes | None) -> PublishedModels:
         if data is None:
             return PublishedModels(self.project)
-        found = PublishedModels.from_bytes(data, str(self))
-        if found.project != self.project:
-            raise ModelError(f"{self} are of project {found.project!r}")
-        return found
+        published = PublishedModels.from_bytes(data, str(self))
+        if published.project != self.project:
+            raise ModelError(f"{self} are of project {published.project!r}")
+        return published
 
     def _key(self, digest: str) -> bytes:
         return self._index.key(f"model-file/{digest}")
@@ -284,7 +284,7 @@ class ModelPlace:
 
 
 def _newest(index: PublishedModels, other: PublishedModels) -> PublishedModels:
-    """``index`` with the models that ``other`` has in a later state."""
+    """Return ``index`` with the models that ``other`` has in a later state."""
     models = dict(index.models)
     for name, states in other.models.items():
         if name in models and states.serial > models[name].serial:

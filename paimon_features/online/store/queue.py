@@ -25,7 +25,7 @@ class Queue(Protocol):
         """Return True if a message is present: neither deleted nor lost."""
 
     def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``most`` messages after an id, oldest first, as (id, message)."""
+        """Return up to ``most`` messages after an id, oldest first, as (id, message)."""
 
     def delete(self, message_ids: Sequence[bytes]) -> None:
         """Remove messages; ids that do not exist are ignored."""

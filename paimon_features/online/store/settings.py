@@ -73,7 +73,7 @@ class OnlineSettings:
         root: Path | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> OnlineSettings:
-        """Settings from ``[online]`` and the environment.
+        """Return the settings from ``[online]`` and the environment.
 
         ``values`` are the entries of ``[online]``, already type-checked; paths are
         relative to ``root``. PAIMON_FEATURES_ONLINE_URL replaces ``url``; a password comes from
@@ -163,14 +163,14 @@ def is_socket(address: tuple[str, int]) -> bool:
 
 
 def host_and_port(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address; of a Unix socket its path."""
+    """Return ``host:port``, with brackets around an IPv6 address; of a Unix socket its path."""
     if is_socket((host, port)):
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def from_url(url: str) -> OnlineSettings:
-    """Settings from an address alone.
+    """Return the settings from an address alone.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def _socket(url: str, rest: str) -> OnlineSettings:
 
 
 def _login(credentials: str) -> tuple[str | None, str | None]:
-    """User and password in front of an ``@``."""
+    """Return user and password in front of an ``@``."""
     user, _, password = credentials.partition(":")
     return unquote(user) or None, unquote(password) or None
 

@@ -175,38 +175,38 @@ def measured_size(
     state = ViewState() if raw is None else ViewState.from_bytes(raw)
     if state.epoch is None:
         raise StoreNotReadyError(f"feature view {view.name!r} is not in the online store yet")
-    found = list(itertools.islice(_record_keys(store, keys.epoch(state.epoch)), sample))
-    pairs = zip(found, store.get_many(found), strict=True)
-    there = {key: value for key, value in pairs if value is not None}
-    if not there:
+    sampled = list(itertools.islice(_record_keys(store, keys.epoch(state.epoch)), sample))
+    pairs = zip(sampled, store.get_many(sampled), strict=True)
+    stored = {key: value for key, value in pairs if value is not None}
+    if not stored:
         raise StoreNotReadyError(
             f"the online store contains no record of feature view {view.name!r}"
         )
     layout = RecordLayout(view)
-    records = layout.decode(list(there.values()))
+    records = layout.decode(list(stored.values()))
     per_level = records.cells.rows["key"] >> 56
     levels = tuple(
-        LevelSize(format_duration(step), most, float((per_level == level).sum()) / len(there))
+        LevelSize(format_duration(step), most, float((per_level == level).sum()) / len(stored))
         for level, (step, most) in enumerate(zip(view.levels_ms, most_cells(view), strict=True))
     )
-    record_bytes = sum(map(len, there.values())) / len(there)
-    key_bytes = sum(map(len, there)) / len(there)
+    record_bytes = sum(map(len, stored.values())) / len(stored)
+    key_bytes = sum(map(len, stored)) / len(stored)
     cells, text_bytes = len(records.cells), int(records.headers["tail"].sum())
-    packed = sum(map(len, there.values())) - len(there) * HEADER_SIZE - text_bytes
+    packed = sum(map(len, stored.values())) - len(stored) * HEADER_SIZE - text_bytes
     overhead: float = KEY_OVERHEAD
     if isinstance(store, ReportsMemory):
-        reported = [size for size in store.memory_of(list(there)) if size is not None]
+        reported = [size for size in store.memory_of(list(stored)) if size is not None]
         if reported:
             overhead = (
                 sum(reported) / len(reported) + UNREPORTED_OVERHEAD - record_bytes - key_bytes
             )
     return ViewSize(
         view.name,
-        f"{len(there):,} records measured",
+        f"{len(stored):,} records measured",
         levels,
-        cells / len(there),
+        cells / len(stored),
         packed / cells if cells else 0.0,
-        text_bytes / len(there),
+        text_bytes / len(stored),
         record_bytes,
         key_bytes,
         overhead,
@@ -231,10 +231,10 @@ def total(
     A rebuild keeps the old records until the new ones are complete, one view at a time, and
     a share of ``headroom`` of each node stays free for fragmentation, replicas and clients.
     """
-    each = [size.entity_bytes * entities for size in sizes]
-    peak = sum(each) + max(each, default=0.0)
+    view_bytes = [size.entity_bytes * entities for size in sizes]
+    peak = sum(view_bytes) + max(view_bytes, default=0.0)
     nodes = max(1, math.ceil(peak / (node_bytes * (1 - headroom))))
-    return TotalSize(entities, sum(each), peak, nodes)
+    return TotalSize(entities, sum(view_bytes), peak, nodes)
 
 
 def _key_bytes(view: CompiledView, project: str) -> float:

@@ -69,7 +69,7 @@ class FeatureClient(Closeable):
         request: Mapping[str, Any] | None = None,
         full_feature_names: bool = False,
     ) -> FeatureReply:
-        """Features of some entities.
+        """Return the features of some entities.
 
         The first argument is the name of a service, one ``view:feature`` or a list of them.
         ``entities`` maps each key column to the values, all of one length; ``request`` each

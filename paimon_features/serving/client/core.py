@@ -216,8 +216,8 @@ def import_httpx() -> Any:
 
 
 def _document(body: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(body)
-    return {**found}
+    document: dict[str, Any] = json.loads(body)
+    return {**document}
 
 
 def _arrow_request(
@@ -226,7 +226,7 @@ def _arrow_request(
     as_of_ms: int | None,
     full_feature_names: bool,
 ) -> tuple[Mapping[str, str], bytes]:
-    """Headers and an Arrow stream with the columns; its schema's metadata has the other fields."""
+    """Return headers and an Arrow stream with the columns; the other fields are its metadata."""
     import pyarrow as pa
 
     from paimon_features.core.types.foreign_types import check_foreign_types, plain_table

@@ -116,16 +116,16 @@ def as_list(name: str, values: Any) -> list[Any]:
     values = _in_milliseconds(values)
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method):
-            found = getattr(values, method)()
+            items = getattr(values, method)()
             break
     else:
         single = isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__")
-        found = values if single else list(values)
-    if not isinstance(found, list):
+        items = values if single else list(values)
+    if not isinstance(items, list):
         raise RequestError(
             f"entity key {name!r}: got the single value {values!r}, expected a list of values"
         )
-    return found
+    return items
 
 
 def as_input(values: Any) -> Any:
@@ -146,7 +146,7 @@ def as_input(values: Any) -> Any:
 
 
 def _in_milliseconds(values: Any) -> Any:
-    """NumPy's and Arrow's times in milliseconds, rounded down; anything else as it is.
+    """Return NumPy's and Arrow's times in milliseconds, rounded down; other values unchanged.
 
     Finer ticks have no Python type: NumPy would list nanoseconds as integers, which are
     milliseconds to the server.
@@ -169,7 +169,7 @@ def _in_milliseconds(values: Any) -> Any:
 
 
 def _plain(values: Any) -> Any:
-    """Arrow values in a plain type; RequestError if they would be sent with another meaning."""
+    """Return Arrow values in a plain type; RequestError if their meaning would change."""
     import pyarrow as pa
 
     from paimon_features.core.times.utc_ms import is_time

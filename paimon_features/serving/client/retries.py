@@ -72,7 +72,7 @@ class RetryState:
         return max(self._end - self._clock(), 0.001)
 
     def failed(self, error: Exception) -> float:
-        """Return a try got no reply; returns the seconds to wait before the next one.
+        """Return the seconds to wait before the next try, after one without a reply.
 
         Raises
         ------
@@ -84,9 +84,9 @@ class RetryState:
             # a last try cut short by the deadline says less than the server's last reply
             raise self._given_up(self._rejection) from error
         if wait_s is None:
-            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            cause = f"{type(error).__name__}: {error}".rstrip(": ")
             raise OnlineStoreError(
-                f"the feature server {self._url} does not respond ({what}; {self._tried()}). Is "
+                f"the feature server {self._url} does not respond ({cause}; {self._tried()}). Is "
                 "'paimon-features serve' running there?"
             ) from error
         return wait_s
@@ -154,7 +154,7 @@ def _problem(body: bytes) -> tuple[str, str]:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Retry-After in seconds; a date, which our server never sends, counts as none."""
+    """Return Retry-After in seconds; a date, which our server never sends, counts as none."""
     try:
         return max(float(retry_after or 0.0), 0.0)
     except ValueError:

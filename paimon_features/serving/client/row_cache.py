@@ -131,8 +131,8 @@ def _joined(rows: Sequence[CachedRow], request_id: str | None) -> FeatureReply:
     freshness = dict(first.freshness)
     for row in rows[1:]:
         if row.freshness is not first.freshness:
-            for view, own in row.freshness.items():
-                freshness[view] = freshness[view].worst(own)
+            for view, view_freshness in row.freshness.items():
+                freshness[view] = freshness[view].worst(view_freshness)
     return FeatureReply(
         min(row.as_of_ms for row in rows),
         _columns(first.names, [row.values for row in rows]),

@@ -122,10 +122,10 @@ def rejection_of(error: PaimonFeaturesError, *, with_detail: bool = False) -> Re
 
 
 def not_ready(detail: str) -> RequestRejected:
-    """503 for what is not there yet."""
+    """Return 503 for what is not there yet."""
     return RequestRejected(503, "not_ready", detail, _RETRY)
 
 
 def overloaded(detail: str, reason: str, headers: Headers = ()) -> RequestRejected:
-    """503 for a request that does not fit now. It was not answered, so it may be retried."""
+    """Return 503 for a request that does not fit now. It was not answered, so it may be retried."""
     return RequestRejected(503, "overloaded", detail, (*_RETRY, *headers), reason)

@@ -93,18 +93,18 @@ class Request:
         self.client = ""
         self.parts: tuple[PartSpan, ...] = ()
         self.headers = headers
-        known = dict(headers)
-        if len(known) == len(headers):
-            host = known.get(b"host")
+        by_name = dict(headers)
+        if len(by_name) == len(headers):
+            host = by_name.get(b"host")
             self.hosts: tuple[bytes, ...] = () if host is None else (host,)
-            self.accept = known.get(b"accept", b"")
+            self.accept = by_name.get(b"accept", b"")
         else:
             # of those that occur more than once the last one counts, but for these two
             hosts = [value for name, value in headers if name == b"host"]
             self.hosts = tuple(hosts[:2])  # more than one is an error, however many there are
             # a repeated header is one list in parts
             self.accept = b",".join([value for name, value in headers if name == b"accept"])
-        get = known.get
+        get = by_name.get
         self.authorization = get(b"authorization", b"")
         self.content_type = get(b"content-type", b"")
         self.content_length = get(b"content-length", b"")
@@ -136,12 +136,12 @@ class Request:
 
     def header(self, name: bytes) -> bytes:
         """Return the value of a header that has no attribute, ``b""`` for a missing one."""
-        return next((value for known, value in self.headers if known == name), b"")
+        return next((value for header_name, value in self.headers if header_name == name), b"")
 
     def trace(self) -> tuple[str, str] | None:
-        """Trace id and span id of the request (W3C ``traceparent``), if it has them."""
-        found = _TRACE.fullmatch(self.traceparent) if self.traceparent else None
-        return (found[1].decode(), found[2].decode()) if found else None
+        """Return trace id and span id of the request (W3C ``traceparent``), if it has them."""
+        match = _TRACE.fullmatch(self.traceparent) if self.traceparent else None
+        return (match[1].decode(), match[2].decode()) if match else None
 
 
 Handler = Callable[[Request, Receive], Awaitable[Reply]]
@@ -177,7 +177,7 @@ class PendingWork(Protocol):
     """Work whose result a request waits for."""
 
     def give_up(self) -> None:
-        """The result is no longer needed."""
+        """Stop the work: its result is no longer needed."""
 
 
 Finish = Callable[[Reply | Exception], None]

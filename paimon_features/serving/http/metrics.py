@@ -131,21 +131,21 @@ class Counts(msgspec.Struct):
         self.entities.counts[bisect_left(ENTITIES, rows)] += 1
         self.entities.total += rows
         self.values += values
-        for view, own in statuses.items():
-            known = self.statuses.get(view)
-            if known is None:
-                self.statuses[view] = list(own)
+        for view, counts in statuses.items():
+            totals = self.statuses.get(view)
+            if totals is None:
+                self.statuses[view] = list(counts)
             else:
-                for status, count in enumerate(own):
-                    known[status] += count
+                for status, count in enumerate(counts):
+                    totals[status] += count
 
     def use(self, label: str, used: tuple[int, int, int]) -> None:
         """Count requests, rows and refusals of the clients with this label."""
         if label not in self.clients and len(self.clients) >= MAX_CLIENTS:
             label = OTHERS
-        known = self.clients.setdefault(label, [0, 0, 0])
+        totals = self.clients.setdefault(label, [0, 0, 0])
         for number, count in enumerate(used):
-            known[number] += count
+            totals[number] += count
 
     def predict(self, version: str, rows: int) -> None:
         """Count the predictions of a version, ``model@version``."""
@@ -153,10 +153,10 @@ class Counts(msgspec.Struct):
 
     def shadow(self, version: str, rows: int, difference: float, failed: int = 0) -> None:
         """Count what a shadow version predicted next to the one that answered."""
-        known = self.shadows.setdefault(version, ShadowCounts())
-        known.rows += rows
-        known.difference += difference
-        known.failed += failed
+        totals = self.shadows.setdefault(version, ShadowCounts())
+        totals.rows += rows
+        totals.difference += difference
+        totals.failed += failed
 
     def fresh(self, freshness: Mapping[str, tuple[ViewFreshness, bool]], read_ms: int) -> None:
         """Note the freshness of all buckets of views, and whether the views are behind."""
@@ -195,7 +195,7 @@ class GrowingTotals:
         self._last = totals
 
     def restart(self) -> None:
-        """The next totals start at zero."""
+        """Forget the last totals: the next ones start at zero."""
         self._last = {}
 
 
@@ -229,13 +229,13 @@ class CountsFile:
 
     def of_all(self) -> list[Counts]:
         """Return the counts of all workers, as last written."""
-        found = []
+        counts = []
         for path in sorted(self._folder.glob("worker-*.json")):
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Counts))
+                counts.append(msgspec.json.decode(path.read_bytes(), type=Counts))
             except (OSError, msgspec.MsgspecError):
                 continue  # being written for the first time
-        return found
+        return counts
 
 
 def page(counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool) -> bytes:
@@ -310,12 +310,12 @@ class _Collector:
     def _of_clients(self) -> Iterator[Metric]:
         totals: dict[tuple[str, ...], list[int]] = {}
         for counts in self._counts:
-            for label, own in counts.clients.items():
-                found = totals.setdefault((label,), [0, 0, 0])
-                for number, count in enumerate(own):
-                    found[number] += count
+            for label, client_counts in counts.clients.items():
+                sums = totals.setdefault((label,), [0, 0, 0])
+                for number, count in enumerate(client_counts):
+                    sums[number] += count
         for number, (name, text) in enumerate(_OF_CLIENTS.items()):
-            values = {key: float(own[number]) for key, own in totals.items()}
+            values = {key: float(client_sums[number]) for key, client_sums in totals.items()}
             if values:
                 yield _counter(name, text, values, ("client",))
 
@@ -350,14 +350,15 @@ class _Collector:
             for name, count in counts.predictions.items():
                 key = tuple(name.split("@"))
                 rows[key] = rows.get(key, 0) + count
-            for name, own in counts.shadows.items():
-                found = shadows.setdefault(tuple(name.split("@")), [0, 0.0, 0])
-                for place, value in enumerate((own.rows, own.difference, own.failed)):
-                    found[place] += value
+            for name, shadow in counts.shadows.items():
+                sums = shadows.setdefault(tuple(name.split("@")), [0, 0.0, 0])
+                for place, value in enumerate((shadow.rows, shadow.difference, shadow.failed)):
+                    sums[place] += value
         labels = ("model", "version")
         yield _counter("predictions", "Predictions in replies, in rows.", rows, labels)
         for place, (name, text) in enumerate(_SHADOWS.items()):
-            yield _counter(name, text, {key: own[place] for key, own in shadows.items()}, labels)
+            totals = {key: sums[place] for key, sums in shadows.items()}
+            yield _counter(name, text, totals, labels)
         for name, text in _NETWORK.items():
             total = sum(c.network.get(name, 0) for c in self._counts)
             if name.endswith("_us"):
@@ -370,8 +371,8 @@ class _Collector:
     def _of_views(self, alive: Sequence[Counts]) -> Iterator[Metric]:
         statuses: dict[tuple[str, ...], float] = {}
         for counts in self._counts:
-            for view, own in counts.statuses.items():
-                for status, count in zip(Status, own, strict=False):
+            for view, view_counts in counts.statuses.items():
+                for status, count in zip(Status, view_counts, strict=False):
                     key = (view, status.name)
                     statuses[key] = statuses.get(key, 0) + count
         yield _counter("feature_statuses", "Values in replies by view and status.", statuses,

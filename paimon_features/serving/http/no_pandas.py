@@ -23,7 +23,7 @@ def forbid_pandas() -> None:
 
 @contextmanager
 def pandas_allowed() -> Iterator[None]:
-    """Within the block definitions may import pandas, which then stays importable."""
+    """Let definitions import pandas within the block, which then stays importable."""
     if _BLOCKER in sys.meta_path:
         sys.meta_path.remove(_BLOCKER)
     try:

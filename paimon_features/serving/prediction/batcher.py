@@ -79,7 +79,7 @@ class Prediction:
             self._deliver(result)
 
     def give_up(self, reason: str = "the request was given up") -> None:
-        """Nobody waits for it any more; rows that were not run yet will not be."""
+        """Stop waiting for it; rows that were not run yet will not be."""
         self.deliver(OverloadedError(reason))
 
 
@@ -207,7 +207,7 @@ class Batcher:
         running = self._running
         if running is not None and now_s - running[1] > self._max_run_s:
             running[0].stop()
-        for prediction in [each for each in self._waiting if each.until_s < now_s]:
+        for prediction in [p for p in self._waiting if p.until_s < now_s]:
             self._late(prediction)
 
     def close(self) -> None:
@@ -272,7 +272,7 @@ class Batcher:
                     self._run(loop, run, of, deliver, is_shadow=of is shadows)
             except Exception as error:  # a defect: those who wait get it, and the thread continues
                 of.clear()
-                _call_in(loop, deliver, [(each, error) for each in waiting])
+                _call_in(loop, deliver, [(prediction, error) for prediction in waiting])
 
     def _receive(self, todo: deque[Prediction], shadows: deque[Prediction]) -> bool:
         """Wait for something to do, and for more of it; False at the end."""
@@ -281,7 +281,7 @@ class Batcher:
             timeout: float | None = None
             if todo or shadows:
                 timeout = max(wait_until_s - time.monotonic(), 0.0) if todo else 0.0
-                if timeout and sum(each.stop - each.at for each in todo) >= self._max_rows:
+                if timeout and sum(p.stop - p.at for p in todo) >= self._max_rows:
                     timeout = 0.0
             try:
                 got = self._queue.get(timeout != 0.0, timeout or None)
@@ -386,7 +386,7 @@ def _outputs(network: OnnxNetwork, pieces: Sequence[_Piece]) -> list[Outputs | E
     If the network fails, in halves, until the piece is alone.
     """
     try:
-        found = network.run(_inputs(pieces))
+        outputs = network.run(_inputs(pieces))
     except ModelError as error:
         if len(pieces) == 1:
             return [error]
@@ -395,12 +395,12 @@ def _outputs(network: OnnxNetwork, pieces: Sequence[_Piece]) -> list[Outputs | E
     except Exception as error:  # a defect: all of them get it
         return [error] * len(pieces)
     if len(pieces) == 1:
-        return [found]
+        return [outputs]
     out: list[Outputs | Exception] = []
     at = 0
     for piece in pieces:
         end = at + piece.stop - piece.start
-        out.append([array[at:end] for array in found])
+        out.append([array[at:end] for array in outputs])
         at = end
     return out
 

@@ -42,7 +42,7 @@ def input_array(of: ModelInput, column: Column) -> Array:
 def _lists(of: ModelInput, column: Column) -> Array:
     rows, width = len(column), of.width
     lists = zip(column.values.tolist(), column.mask.tolist(), strict=True)
-    cut = [each[:width] if known and each is not None else [] for each, known in lists]
+    cut = [values[:width] if is_valid and values is not None else [] for values, is_valid in lists]
     lengths = np.fromiter(map(len, cut), np.int64, rows)
     items = np.fromiter(chain.from_iterable(cut), np.object_, int(lengths.sum()))
     null = items == None  # noqa: E711  (elementwise)

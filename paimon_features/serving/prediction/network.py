@@ -70,15 +70,15 @@ class OnnxNetwork:
                 f"model {self.manifest}: onnxruntime {onnxruntime.__version__} does not load its "
                 f"network: {_said(error)}"
             ) from error
-        self._names = [each.name for each in self.inputs]
-        self._outputs = [each.name for each in signature.outputs]
-        self._widths = [each.width for each in signature.outputs]
+        self._names = [model_input.name for model_input in self.inputs]
+        self._outputs = [output.name for output in signature.outputs]
+        self._widths = [output.width for output in signature.outputs]
         self._check_session()
         deadline = threading.Timer(first_run_s, self.stop)
         deadline.daemon = True
         deadline.start()
         try:
-            self.run([null_rows(each, 1) for each in self.inputs])
+            self.run([null_rows(model_input, 1) for model_input in self.inputs])
         finally:
             deadline.cancel()
 
@@ -100,7 +100,7 @@ class OnnxNetwork:
         options = self._running = self._run_options()
         options.log_severity_level = _SILENT
         try:
-            found: list[Any] = self._session.run(
+            outputs: list[Any] = self._session.run(
                 self._outputs, dict(zip(self._names, arrays, strict=True)), options
             )
         except Exception as error:
@@ -114,13 +114,13 @@ class OnnxNetwork:
         finally:
             self._running = None
         rows = len(arrays[0])
-        for name, width, array in zip(self._outputs, self._widths, found, strict=True):
+        for name, width, array in zip(self._outputs, self._widths, outputs, strict=True):
             if array.shape != (rows, width):
                 raise ModelError(
                     f"model {self.manifest}: its output {name!r} has the shape {array.shape} for "
                     f"{rows} rows, expected {(rows, width)}"
                 )
-        return found
+        return outputs
 
     def stop(self) -> None:
         """End the run that another thread is in, after its present operator; if there is one."""
@@ -130,10 +130,10 @@ class OnnxNetwork:
 
     def _check_session(self) -> None:
         """Compare what onnxruntime has read with the signature."""
-        found = {each.name: each.type for each in self._session.get_inputs()}
-        expected = {each.name: _TYPES[each.dtype] for each in self.inputs}
-        outputs = {each.name: each.type for each in self._session.get_outputs()}
-        if found != expected or outputs != dict.fromkeys(self._outputs, "tensor(float)"):
+        inputs = {node.name: node.type for node in self._session.get_inputs()}
+        expected = {model_input.name: _TYPES[model_input.dtype] for model_input in self.inputs}
+        outputs = {node.name: node.type for node in self._session.get_outputs()}
+        if inputs != expected or outputs != dict.fromkeys(self._outputs, "tensor(float)"):
             raise ModelError(
                 f"model {self.manifest}: onnxruntime finds other inputs or outputs than its "
                 "signature says; register it again"

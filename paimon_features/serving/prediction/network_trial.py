@@ -38,22 +38,22 @@ def try_network(model: ServedModel, timeout_s: float) -> None:
     manifest = model.manifest.to_bytes()
     data = len(manifest).to_bytes(_SIZE) + manifest + model.network
     command = [sys.executable, "-m", __name__, str(math.ceil(timeout_s) + 1)]
-    what = f"model {model.manifest}: its network"
+    title = f"model {model.manifest}: its network"
     try:
         ended = subprocess.run(command, input=data, capture_output=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         raise ModelError(
-            f"{what} did not load and run one row within {timeout_s:g} s ([serve] "
+            f"{title} did not load and run one row within {timeout_s:g} s ([serve] "
             "predict_load_timeout); does it loop without an end?"
         ) from None
     except OSError as error:
-        raise ModelError(f"{what} cannot be tried in a process of its own: {error}") from error
+        raise ModelError(f"{title} cannot be tried in a process of its own: {error}") from error
     if problem := ended.stdout.decode("utf-8", "replace"):
         raise ModelError(problem)
     if ended.returncode:
         reason = ended.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ModelError(
-            f"{what} ended the process in which it was tried, with code {ended.returncode}: "
+            f"{title} ended the process in which it was tried, with code {ended.returncode}: "
             f"{shortened(reason, _MOST_TEXT) or 'it may need more memory than there is'}"
         )
 

@@ -71,7 +71,7 @@ class KafkaSink(Closeable):
             raise PublishError(f"{self._where}: {problem.str()}; {remedy}")
 
     def identity(self) -> str | None:
-        """Kafka's id of the topic, which a topic that is created again does not have.
+        """Return Kafka's id of the topic, which a topic that is created again does not have.
 
         None if the brokers know no ids (before Kafka 2.8), or do not tell this login.
         """
@@ -81,10 +81,10 @@ class KafkaSink(Closeable):
         admin = AdminClient(self._connection, logger=CLIENT_LOG)
         asked = TopicCollection([self._topic])
         try:
-            found = admin.describe_topics(asked, request_timeout=CONNECT_S)[self._topic].result()
+            topic = admin.describe_topics(asked, request_timeout=CONNECT_S)[self._topic].result()
         except KafkaException:
             return None
-        return None if found.topic_id is None else str(found.topic_id)
+        return None if topic.topic_id is None else str(topic.topic_id)
 
     def _described(self) -> Any:
         """Return what the brokers say of the topic, once one of them answers."""
@@ -163,8 +163,8 @@ def topics(
     while True:
         client.poll(0)  # reports errors
         try:
-            found: dict[str, Any] = client.list_topics(topic, timeout=1.0).topics
-            return found
+            by_name: dict[str, Any] = client.list_topics(topic, timeout=1.0).topics
+            return by_name
         except KafkaException as error:
             cause = failures[-1] if failures else error.args[0]
             if is_final(cause, time.monotonic() - began):
@@ -177,16 +177,16 @@ def client_settings(settings: KafkaSettings) -> dict[str, str]:
     >>> client_settings(KafkaSettings(user="u", password="p"))["security.protocol"]
     'SASL_PLAINTEXT'
     """
-    found: dict[str, str] = {"security.protocol": settings.protocol}
+    options: dict[str, str] = {"security.protocol": settings.protocol}
     for name, path in (
         ("ssl.ca.location", settings.tls_ca),
         ("ssl.certificate.location", settings.tls_cert),
         ("ssl.key.location", settings.tls_key),
     ):
         if path is not None:
-            found[name] = str(path)
+            options[name] = str(path)
     if settings.user is not None and settings.password is not None:
-        found["sasl.mechanisms"] = settings.mechanism
-        found["sasl.username"] = settings.user
-        found["sasl.password"] = settings.password
-    return found
+        options["sasl.mechanisms"] = settings.mechanism
+        options["sasl.username"] = settings.user
+        options["sasl.password"] = settings.password
+    return options

@@ -195,13 +195,13 @@ class FeaturePublisher:
 
     def _changed(self, table: str, first: int, last: int) -> pa.Table:
         """Return the distinct keys of rows that snapshots have added."""
-        found = []
+        key_tables = []
         for number in range(first, last + 1):
             delta = read_delta(self._lake, table, number)
             if delta.snapshot.kind == "APPEND":
-                found += [read_file(file, self._keys) for file in delta.files]
-                found = [_distinct(found, self._keys)]
-        return _distinct(found, self._keys)
+                key_tables += [read_file(file, self._keys) for file in delta.files]
+                key_tables = [_distinct(key_tables, self._keys)]
+        return _distinct(key_tables, self._keys)
 
     def _publish(self, record: GenerationRecord, keys: pa.Table) -> int:
         sent = 0

@@ -104,7 +104,7 @@ class CachedFetcher:
     def read_steps(
         self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """``get_many`` as steps, for a caller that reads the store itself."""
+        """Run ``get_many`` in steps, for a caller that reads the store itself."""
         now_ms = self.fetcher.clock()
         try:
             yield from self._recheck(queries, now_ms)
@@ -112,18 +112,18 @@ class CachedFetcher:
             return (yield from self.fetcher.read_steps(queries))
         looked_up = [self._look_up(query, now_ms) for query in queries]
         reads = [
-            query if found is None else found.rest()
-            for query, found in zip(queries, looked_up, strict=True)
-            if found is None or found.missing
+            query if lookup is None else lookup.rest()
+            for query, lookup in zip(queries, looked_up, strict=True)
+            if lookup is None or lookup.missing
         ]
         rest = iter((yield from self.fetcher.read_steps(reads)) if reads else ())
         answers: list[OnlineResponse | PaimonFeaturesError | None] = []
-        for found in looked_up:
-            answer = next(rest) if found is None or found.missing else None
-            if found is not None and not isinstance(answer, PaimonFeaturesError):
+        for lookup in looked_up:
+            answer = next(rest) if lookup is None or lookup.missing else None
+            if lookup is not None and not isinstance(answer, PaimonFeaturesError):
                 if answer is not None:
-                    self._keep(found, answer)
-                answer = found.answer()
+                    self._keep(lookup, answer)
+                answer = lookup.answer()
             answers.append(answer)
         # where an epoch started in between, and only some rows were read from it
         mixed = [number for number, answer in enumerate(answers) if answer is None]
@@ -160,17 +160,17 @@ class CachedFetcher:
             return None
         if resolved is None or not resolved.rows:
             return None
-        found = _CacheLookup(query.selection, resolved)
-        for place, key in enumerate(found.keys):
+        lookup = _CacheLookup(query.selection, resolved)
+        for place, key in enumerate(lookup.keys):
             row = self._rows.get(key)
             if row is None or not self._is_good(row, now_ms):
-                found.missing.append(place)
+                lookup.missing.append(place)
             else:
-                found.rows[place] = row
+                lookup.rows[place] = row
         with self._lock:
-            self.misses += len(found.missing)
-            self.hits += resolved.rows - len(found.missing)
-        return found
+            self.misses += len(lookup.missing)
+            self.hits += resolved.rows - len(lookup.missing)
+        return lookup
 
     def _is_good(self, row: _CachedRow, now_ms: int) -> bool:
         if not row.as_of_ms <= now_ms <= row.until_ms:
@@ -240,7 +240,7 @@ def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_CachedRow]:
     ):
         yield _CachedRow(
             shape, batch.as_of_ms, until_ms, batch.epochs, answer.freshness, keys,
-            tuple([value if known else None for value, known in row]), codes, times, event_times,
+            tuple([value if valid else None for value, valid in row]), codes, times, event_times,
         )  # fmt: skip
 
 
@@ -275,10 +275,10 @@ def _batch_of(selection: Selection, rows: Sequence[_CachedRow]) -> ResultBatch:
 def _column(values: Sequence[Any], stored: np.dtype[Any]) -> Column:
     if None not in values:
         return Column(np.fromiter(values, stored, len(values)))
-    known = [value is not None for value in values]
+    valid = [value is not None for value in values]
     if stored.kind != "O":
         values = [0 if value is None else value for value in values]
-    return Column(np.fromiter(values, stored, len(values)), np.array(known))
+    return Column(np.fromiter(values, stored, len(values)), np.array(valid))
 
 
 def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[Any]:

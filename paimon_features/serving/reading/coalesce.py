@@ -84,7 +84,7 @@ class PendingQuery:
             self._deliver(answer)
 
     def give_up(self) -> None:
-        """Nobody waits for the answer any more; a query that still waits is not read."""
+        """Stop waiting for the answer; a query that still waits is not read."""
         self.deliver(OverloadedError("the request was given up"))
 
 
@@ -350,13 +350,13 @@ class Coalescer:
         keys: Sequence[bytes],
         get_many: Callable[[Sequence[bytes]], list[bytes | None]],
     ) -> None:
-        found: Sequence[bytes | None] | BaseException
+        outcome: Sequence[bytes | None] | BaseException
         try:
-            found = get_many(keys)
+            outcome = get_many(keys)
         except Exception as error:
-            found = error
+            outcome = error
         try:
-            loop.call_soon_threadsafe(self._advance, loop, read, found)
+            loop.call_soon_threadsafe(self._advance, loop, read, outcome)
         except RuntimeError:  # the loop is closed: no query waits any more
             return
 
@@ -375,7 +375,7 @@ class _BatchRead:
         self._keys = 0
 
     def note_start(self, keys: int) -> None:
-        """A read of the store begins."""
+        """Note that a read of the store begins."""
         self._started_s, self._keys = time.perf_counter(), keys
 
     def note_end(self) -> None:

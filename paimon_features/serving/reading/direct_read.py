@@ -139,14 +139,14 @@ class DirectRead:
         if len(queries) > 1:
             values = [*values]  # the first query keeps its own
             for query in queries[1:]:
-                own = self._values(query)
+                query_values = self._values(query)
                 if (
-                    own is None
+                    query_values is None
                     or query.selection is not first.selection
                     or query.as_of_ms != first.as_of_ms
                 ):
                     return None
-                values += own
+                values += query_values
                 ends.append(len(values))
         assert CORE is not None
         placed = CORE.place(values, self._kind, self._stems, self._markers, self._state)
@@ -171,19 +171,19 @@ class DirectRead:
     def freshness(self, markers: Sequence[Marker]) -> BucketFreshness:
         """Return the freshness of buckets with these markers."""
         key = tuple(map(id, markers))
-        found = self._fresh.get(key)
-        if found is None:
+        fresh = self._fresh.get(key)
+        if fresh is None:
             if len(self._fresh) >= _MOST_KNOWN:
                 self._fresh = {}  # a new one: another thread may be reading the old
-            found = self._fresh[key] = BucketFreshness(self.view.name, markers)
-        return found
+            fresh = self._fresh[key] = BucketFreshness(self.view.name, markers)
+        return fresh
 
     def names(self, full: bool) -> bytes:
         """Return the JSON of the names in a reply."""
-        found = self._of_names.get(full)
-        if found is None:
-            found = self._of_names[full] = names_json(self.plan.selection, (self.key,), full)
-        return found
+        encoded = self._of_names.get(full)
+        if encoded is None:
+            encoded = self._of_names[full] = names_json(self.plan.selection, (self.key,), full)
+        return encoded
 
 
 class DirectBatch:
@@ -260,10 +260,10 @@ class DirectBatch:
         begin = 0
         for end in ends:
             if end - begin == 1:
-                own = [of_bucket[bucket_of[begin]]]
+                query_markers = [of_bucket[bucket_of[begin]]]
             else:
-                own = [of_bucket[b] for b in sorted(set(bucket_of[begin:end].tolist()))]
-            fresh = read.freshness(own)
+                query_markers = [of_bucket[b] for b in sorted(set(bucket_of[begin:end].tolist()))]
+            fresh = read.freshness(query_markers)
             out.append(DirectResponse(self, begin, end, {key: self._values[begin:end]}, fresh))
             begin = end
         return out

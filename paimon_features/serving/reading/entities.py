@@ -45,16 +45,16 @@ def entity_keys(keys: Mapping[str, DataType], entities: Mapping[str, object]) ->
     RequestError
         As ``online.keys.key_arrays`` does.
     """
-    found = _of_lists(keys, entities)
-    if found is None:
+    parsed = _of_lists(keys, entities)
+    if parsed is None:
         plain = {name: plain_list(entities.get(name)) for name in keys}
         has_arrow = any(values is None for values in plain.values())
-        found = (_of_arrow if has_arrow else _of_plain)(keys, entities)
-    return found
+        parsed = (_of_arrow if has_arrow else _of_plain)(keys, entities)
+    return parsed
 
 
 def _of_plain(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
-    """Lists, tuples and NumPy arrays of plain values, valid or not."""
+    """Return the entities of lists, tuples and NumPy arrays of plain values, valid or not."""
     columns = {
         name: plain_key(name, kind, plain_list(entities[name]) or []) for name, kind in keys.items()
     }
@@ -91,9 +91,9 @@ def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> E
     if len(keys) == 1:
         [(name, kind)] = keys.items()
         only: Any = entities.get(name)
-        known = _encoded(kind, only) if type(only) is list else None
-        if known is not None:
-            return EntityKeys({name: only}, [only], known)
+        encoded_keys = _encoded(kind, only) if type(only) is list else None
+        if encoded_keys is not None:
+            return EntityKeys({name: only}, [only], encoded_keys)
     columns: dict[str, list[Any]] = {}
     encoded: list[list[bytes]] = []
     for name, kind in keys.items():
@@ -153,9 +153,9 @@ class Buckets:
     def of(self, entities: Sequence[EntityKeys]) -> list[int]:
         """Return the bucket of each entity, in order."""
         encoded = [one for keys in entities for one in keys.encoded]
-        known = self._known
-        found = [known.get(one) for one in encoded]
-        missing = [row for row, bucket in enumerate(found) if bucket is None]
+        cached = self._known
+        all_buckets = [cached.get(one) for one in encoded]
+        missing = [row for row, bucket in enumerate(all_buckets) if bucket is None]
         if missing:
             parts = [
                 [value for keys in entities for value in keys.parts[i]]
@@ -165,11 +165,11 @@ class Buckets:
                 np.array([part[row] for row in missing], object if kind.text == "string" else None)
                 for part, kind in zip(parts, self._types, strict=True)
             ]
-            if len(known) + len(missing) > self._most:
+            if len(cached) + len(missing) > self._most:
                 # a new dictionary: another thread may be reading the old one
-                self._known = known = {}
+                self._known = cached = {}
             buckets = bucket_of(columns, self._types, self.count).tolist()
             for row, bucket in zip(missing, buckets, strict=True):
-                found[row] = bucket
-                known[encoded[row]] = bucket
-        return found  # type: ignore[return-value]
+                all_buckets[row] = bucket
+                cached[encoded[row]] = bucket
+        return all_buckets  # type: ignore[return-value]

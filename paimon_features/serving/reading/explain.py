@@ -89,11 +89,11 @@ def explain(
         [state] = recorder.get_many([keys.state])
         features = [f.name for f in _in_store(variants, state, ()).features]
     store = cast(OnlineStore, recorder)  # a read calls nothing else of it
-    own = FeatureFetcher(fetcher.project, variants, store, clock=fetcher.clock)
+    reader = FeatureFetcher(fetcher.project, variants, store, clock=fetcher.clock)
     entities = {name: [value] for name, value in entity.items()}
-    response = own.get([FeatureRef(view, name) for name in features], entities, as_of_ms)
+    response = reader.get([FeatureRef(view, name) for name in features], entities, as_of_ms)
     compiled = _in_store(variants, recorder.answers[keys.state], features)
-    taken = _DecodedRecord.of(keys, compiled, features, entities, recorder.answers)
+    record = _DecodedRecord.of(keys, compiled, features, entities, recorder.answers)
     [values], [statuses] = response.table.to_pylist(), response.statuses.to_pylist()
     return {
         "view": view,
@@ -102,11 +102,11 @@ def explain(
         "levels_ms": list(compiled.levels_ms),
         "event_time_ms": response.event_times[view][0].as_py(),
         "freshness": asdict(response.freshness[view]),
-        "record": taken.header(),
-        "cells": [cell.document() for cell in taken.cells],
+        "record": record.header(),
+        "cells": [cell.document() for cell in record.cells],
         "features": [
-            _feature(compiled, taken, f, as_of_ms, values[f.name], statuses[f.name])
-            for f in taken.features
+            _feature(compiled, record, f, as_of_ms, values[f.name], statuses[f.name])
+            for f in record.features
         ],
     }
 
@@ -135,9 +135,9 @@ class _Recorder:
         self.answers: dict[bytes, bytes | None] = {}
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found = self._store.get_many(keys)
-        self.answers.update(zip(keys, found, strict=True))
-        return found
+        values = self._store.get_many(keys)
+        self.answers.update(zip(keys, values, strict=True))
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ class _DecodedRecord:
         assert state.content is not None  # or the read would not have been answered
         entity = entity_keys(view.keys, entities)
         [bucket] = Buckets(list(view.keys.values()), state.content.buckets).of([entity])
-        [own] = entity.encoded
-        record = answers[keys.bucket(state.epoch, bucket).record_stem + own]
+        [entity_key] = entity.encoded
+        record = answers[keys.bucket(state.epoch, bucket).record_stem + entity_key]
         size = None if record is None else len(record)
         records = layout.decode([] if record is None else [record])
         chosen = [f for name in features if (f := view.feature(name)) is not None]
@@ -224,13 +224,13 @@ class _DecodedRecord:
         return list(self._cells())
 
     def columns(self, names: Sequence[str]) -> dict[str, Column]:
-        """Partials of all cells, by name."""
+        """Return the partials of all cells, by name."""
         return self.layout.columns(self.records.cells, names)
 
     def _cells(self) -> Iterator[_Cell]:
-        own = {name for feature in self.features for name in feature.partials}
-        own |= {EVENT_TIME_MAX.name, ROWS.name}
-        names = [partial.name for partial in self.view.partials if partial.name in own]
+        needed = {name for feature in self.features for name in feature.partials}
+        needed |= {EVENT_TIME_MAX.name, ROWS.name}
+        names = [partial.name for partial in self.view.partials if partial.name in needed]
         values = {n: _values(c) for n, c in self.columns(names).items()}
         for i, key in enumerate(self.records.cells.rows["key"].tolist()):
             level = key >> LEVEL_SHIFT
@@ -307,7 +307,7 @@ def _folded(
     offsets: Ints,
     as_of_ms: int,
 ) -> _FoldResult:
-    """Ranges of cells, each folded and finished by itself."""
+    """Return ranges of cells, each folded and finished by itself."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
     (finished,) = finish_window(view, [feature], merged, as_of_ms)
     return _FoldResult(merged, finished.column.to_pylist(feature.type))
@@ -333,8 +333,10 @@ def _sentence(
         return f"The newest event of this entity is older than the view's ttl of {old}: no value."
     levels = dict.fromkeys(cell.level for cell in cells)
     parts = [_counted(sum(cell.level == level for cell in cells), view, level) for level in levels]
-    made = f"from {_number(events, 'event')} in {' and '.join(parts)}" if cells else "from no cell"
-    text = f"{feature.name} is {_shown(value)}, {made}; {_window(feature.window)}."
+    origin = (
+        f"from {_number(events, 'event')} in {' and '.join(parts)}" if cells else "from no cell"
+    )
+    text = f"{feature.name} is {_shown(value)}, {origin}; {_window(feature.window)}."
     if status == Status.STALE.name:
         text += " The store is behind by more than the view's max_staleness."
     elif status == Status.ILL_CONDITIONED.name:
@@ -355,18 +357,18 @@ def _number(count: int, what: str) -> str:
 def _window(window: Window) -> str:
     hop = format_duration(window.hop_ms)
     if window.length is None:
-        what = "the window has no beginning"
+        text = "the window has no beginning"
     elif not isinstance(window.length, int):
-        what = f"the window began with the unit ({window.name}, {window.time_zone})"
+        text = f"the window began with the unit ({window.name}, {window.time_zone})"
     elif window.kind == "exact":
-        what = f"the window is exactly {window.name} long"
+        text = f"the window is exactly {window.name} long"
     elif window.kind == "hop":
-        what = f"the window of {window.name} moves on every {hop}"
+        text = f"the window of {window.name} moves on every {hop}"
     else:
-        what = f"the window of {window.name} begins at a multiple of {hop}, rounded down"
+        text = f"the window of {window.name} begins at a multiple of {hop}, rounded down"
     if window.offset_ms:
-        what += f", and ends {format_duration(window.offset_ms)} before the time of the read"
-    return what
+        text += f", and ends {format_duration(window.offset_ms)} before the time of the read"
+    return text
 
 
 def _shown(value: object) -> str:
@@ -377,8 +379,8 @@ def _shown(value: object) -> str:
 
 
 def _values(column: Column) -> list[Any]:
-    known = zip(column.values.tolist(), column.mask.tolist(), strict=True)
-    return [value if ok else None for value, ok in known]
+    pairs = zip(column.values.tolist(), column.mask.tolist(), strict=True)
+    return [value if ok else None for value, ok in pairs]
 
 
 def _time_or_none(time_ms: int) -> int | None:

@@ -44,10 +44,10 @@ class ExplainQuery:
             pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
         except ValueError as error:
             raise RequestError(f"the query cannot be read: {error}") from error
-        found: dict[str, str] = {}
+        fields: dict[str, str] = {}
         entity: dict[str, str] = {}
         for name, text in pairs:
-            into = entity if name == "entity" else found
+            into = entity if name == "entity" else fields
             key = name
             if name == "entity":
                 key, equals, text = text.partition("=")
@@ -60,9 +60,9 @@ class ExplainQuery:
             if key in into:
                 raise RequestError(f"the query has {key[:80]!r} twice")
             into[key] = text
-        if "view" not in found or not entity:
+        if "view" not in fields or not entity:
             raise RequestError("the query needs view=NAME and entity=KEY=VALUE for each key")
-        return cls(found["view"], entity, _time(found.get("as_of")), found.get("feature"))
+        return cls(fields["view"], entity, _time(fields.get("as_of")), fields.get("feature"))
 
     def typed(self, keys: Mapping[str, DataType]) -> dict[str, object]:
         """Return the entity's keys as values of their types.

@@ -147,18 +147,18 @@ class FeatureFetcher:
     def read_steps(
         self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """``get_many`` as steps, for a caller that reads the store itself."""
+        """Run ``get_many`` in steps, for a caller that reads the store itself."""
         clock_ms = self.clock()
         batch = self._direct_batch(queries, clock_ms)
         if batch is None:
             return (yield from self._read_steps(queries, clock_ms, None))
         try:
-            found = yield batch.keys
+            values = yield batch.keys
         except OnlineStoreError as error:  # the store itself: all queries fail
             return [own_error(error) for _ in queries]
-        responses = batch.responses(found, self.clock())
+        responses = batch.responses(values, self.clock())
         if responses is None:
-            return (yield from self._read_steps(queries, clock_ms, (batch.keys, found)))
+            return (yield from self._read_steps(queries, clock_ms, (batch.keys, values)))
         self.records_read += batch.records
         self.cells_read += batch.cells
         return [*responses]
@@ -204,8 +204,8 @@ class FeatureFetcher:
         Unknown names are ignored.
         """
         views = [self._views[name] for name in names if name in self._views]
-        found = yield [v.keys.state for v in views]
-        for of, raw in zip(views, found, strict=True):
+        states = yield [v.keys.state for v in views]
+        for of, raw in zip(views, states, strict=True):
             of.see(raw)
 
     def epoch(self, name: str) -> str | None:
@@ -241,8 +241,8 @@ class FeatureFetcher:
             raise UnknownNameError.of("feature view", name, self._views)
         for feature in features:
             if all(variant.view.feature(feature) is None for variant in of.variants):
-                known = [f"{name}:{f.name}" for v in of.variants for f in v.view.features]
-                raise UnknownNameError.of("feature", f"{name}:{feature}", dict.fromkeys(known))
+                available = [f"{name}:{f.name}" for v in of.variants for f in v.view.features]
+                raise UnknownNameError.of("feature", f"{name}:{feature}", dict.fromkeys(available))
         online = [variant for variant in of.variants if variant.view.is_online]
         if not online:
             of.variants[0].view.check_online()
@@ -300,14 +300,14 @@ class FeatureFetcher:
             rows = _place(names, groups, seen)
             keys = [*states, *(key for of in rows for key in of.keys)]
             if first is not None and first[0] == keys:
-                found = first[1]
+                values = first[1]
             else:
-                found = yield keys
+                values = yield keys
             first = None
             # what was read counts only if it was the current epoch at that very time
-            now = self._see(names, found)
+            now = self._see(names, values)
             moved = [name for name in names if not now[name].is_as(seen[name])]
-            parts = _split(found[len(names) :], rows)
+            parts = _split(values[len(names) :], rows)
             if not moved and any(of.lacks_markers(part) for of, part in parts):
                 # On a cluster a state and a bucket come from two nodes: in between the old epoch
                 # may have been switched from and swept. If so, the state says it now.
@@ -337,17 +337,17 @@ class FeatureFetcher:
 
     def _guess(self, names: Sequence[str]) -> StoreRead[dict[str, ObservedState]]:
         """Return the last known states of the views; a view without a readable one is read now."""
-        known: dict[str, ObservedState] = {}
+        states: dict[str, ObservedState] = {}
         for name in names:
             last = self._views[name].last
             if last is not None and last.epoch is not None:
-                known[name] = last
-        unknown = [name for name in names if name not in known]
-        return known | (yield from self._read_states(unknown)) if unknown else known
+                states[name] = last
+        unknown = [name for name in names if name not in states]
+        return states | (yield from self._read_states(unknown)) if unknown else states
 
     def _read_states(self, names: Sequence[str]) -> StoreRead[dict[str, ObservedState]]:
-        found = yield [self._views[name].keys.state for name in names]
-        return self._see(names, found)
+        states = yield [self._views[name].keys.state for name in names]
+        return self._see(names, states)
 
     def _see(self, names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, ObservedState]:
         """Decode the first values of ``found``, which are the states of these views."""

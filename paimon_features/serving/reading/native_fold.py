@@ -83,7 +83,7 @@ def split_features(
     view: CompiledView, features: Sequence[CompiledFeature]
 ) -> tuple[list[CompiledFeature], list[CompiledFeature]]:
     """Return the features of which the core folds all partials, and the others."""
-    own: list[CompiledFeature] = []
+    native: list[CompiledFeature] = []
     rest: list[CompiledFeature] = []
     for feature in features:
         partials = [view.partial[name] for name in feature.partials]
@@ -92,8 +92,8 @@ def split_features(
             # a weight for each tile of a window (of a year, where it has no length)
             length_ms = feature.window_ms or 366 * DAY_MS
             folded = folded and length_ms // view.tile_ms < MAX_TABLE
-        (own if folded else rest).append(feature)
-    return own, rest
+        (native if folded else rest).append(feature)
+    return native, rest
 
 
 def _operation(view: CompiledView, feature: CompiledFeature) -> tuple[int, int, int]:
@@ -274,17 +274,17 @@ class NativeFold:
         )
         slots = {pair: number for number, pair in enumerate(wanted)}
         self._slots = len(slots)
-        own = [view.partial[name] for name in partials]
-        half_lives = {p.half_life_ms: None for p in own if p.half_life_ms is not None}
+        compiled_partials = [view.partial[name] for name in partials]
+        half_lives = {p.half_life_ms: None for p in compiled_partials if p.half_life_ms is not None}
         self._half_lives = list(half_lives)
         self._tables: tuple[Floats, ...] = tuple(
             self._weights(half_life, _FIRST_TABLE) for half_life in self._half_lives
         )
         words = [
-            view.tile_ms, len(own), len(self._windows), self._slots, len(self._features),
-            len(self._half_lives), self._decayed,
+            view.tile_ms, len(compiled_partials), len(self._windows), self._slots,
+            len(self._features), len(self._half_lives), self._decayed,
         ]  # fmt: skip
-        for partial in own:
+        for partial in compiled_partials:
             words += self._partial_words(layout, partial)
         for pair in wanted:
             words += pair
@@ -453,37 +453,37 @@ class NativeFold:
         ms."""
         step_ms = self._step_ms
         key = (as_of_ms // step_ms, as_of_ms % step_ms == 0)
-        known = self._read_times.get(key)
-        if known is None:
+        read_time = self._read_times.get(key)
+        if read_time is None:
             reads_ms = tuple(
                 window.read_time(as_of_ms) if window.kind == "hop" else None
                 for window in self._windows
             )
             starts = [window.start(as_of_ms) for window in self._view.starting_first]
-            known = _ReadTime(
+            read_time = _ReadTime(
                 self._borders(as_of_ms, horizon_ms),
                 min(starts),
                 None if all(time is None for time in reads_ms) else reads_ms,
             )
             if len(self._read_times) >= _KNOWN:
                 self._read_times = {}  # a new one: another thread may be reading the old
-            self._read_times[key] = known
-        return known
+            self._read_times[key] = read_time
+        return read_time
 
     def _borders(self, as_of_ms: int, horizon_ms: int) -> _PackedBorders:
         spans = window_spans(self._view, self._windows, as_of_ms, horizon_ms)
-        known = self._known.get(spans)
-        if known is None:
+        packed = self._known.get(spans)
+        if packed is None:
             top = len(self._view.levels_ms) - 1
             levels = [*(self._levels[window] for window in self._windows), top]
             borders: Borders = borders_of(self._view, levels, spans)
-            known = _PackedBorders(
+            packed = _PackedBorders(
                 borders.keys.tobytes(), borders.bounds.tobytes(), borders.bounds.shape[1]
             )
             if len(self._known) >= _KNOWN:
                 self._known = {}  # a new one: another thread may be reading the old
-            self._known[spans] = known
-        return known
+            self._known[spans] = packed
+        return packed
 
 
 def _step_of(view: CompiledView, windows: Iterable[Window]) -> int:

@@ -32,10 +32,10 @@ class ViewPlanSet:
         self._name, self._features = name, tuple(features)
         self._plans: dict[str, ViewPlan] = {}
         for variant in variants:
-            found = [variant.view.feature(feature) for feature in features]
-            known = [feature for feature in found if feature is not None]
-            if len(known) == len(found):
-                plan = ViewPlan(variant, known)
+            compiled = [variant.view.feature(feature) for feature in features]
+            present = [feature for feature in compiled if feature is not None]
+            if len(present) == len(compiled):
+                plan = ViewPlan(variant, present)
                 self._plans.setdefault(variant.view.online_fingerprint, plan)
         self.first = next((plan.variant for plan in self._plans.values()), variants[0])
         self.has_one_key = len({variant.kind for variant in variants}) == 1
@@ -119,12 +119,12 @@ class ResolvedQuery:
 
     def keys_of(self, variant: ViewVariant) -> EntityKeys:
         """Return the entities of a view, encoded once for all views of the same keys."""
-        found = self._entities.get(variant.kind)
-        if found is None:
-            found = self._entities[variant.kind] = entity_keys(
+        keys = self._entities.get(variant.kind)
+        if keys is None:
+            keys = self._entities[variant.kind] = entity_keys(
                 variant.view.keys, self.query.entities
             )
-        return found
+        return keys
 
     @property
     def entities(self) -> Sequence[EntityKeys]:
@@ -188,7 +188,7 @@ class QueryGroup:
             self._compute(self.ready, clock_ms, results)
 
     def _compute(self, queries: Sequence[ResolvedQuery], clock_ms: int, results: Results) -> None:
-        """All at once; if one fails, in halves, until it is alone."""
+        """Compute all queries at once; if one fails, in halves, until it is alone."""
         try:
             responses = self._responses(queries, clock_ms)
         except PaimonFeaturesError as error:
@@ -203,7 +203,7 @@ class QueryGroup:
 
     def _responses(self, queries: Sequence[ResolvedQuery], clock_ms: int) -> Results:
         first, stop = queries[0].offset, queries[-1].offset + queries[-1].rows
-        own, fresh, reads = {}, {}, {}
+        view_results, fresh, reads = {}, {}, {}
         for name, plan in self.views.items():
             rows, start = self.placed[name]
             part = rows.part(start + first, start + stop)
@@ -211,7 +211,7 @@ class QueryGroup:
             fresh[name] = freshness = FreshnessLookup(view, part, clock_ms)
             folded = plan.fold(part, self.as_of_ms, freshness.stale)
             check_time(view, part, folded, self.as_of_ms, clock_ms)
-            own[name] = result = plan.compute(part, folded, self.as_of_ms, freshness.stale)
+            view_results[name] = result = plan.compute(part, folded, self.as_of_ms, freshness.stale)
             reads[name] = ViewProvenance(
                 view,
                 rows.epoch.name,
@@ -228,7 +228,7 @@ class QueryGroup:
         }
         epochs = {name: rows.epoch.name for name, (rows, _) in self.placed.items()}
         batch = result_batch(
-            self.plan.selection, self.views, own, inputs, epochs, reads, self.as_of_ms
+            self.plan.selection, self.views, view_results, inputs, epochs, reads, self.as_of_ms
         )
         variants = self.variants
         out: Results = {}
@@ -244,6 +244,6 @@ class QueryGroup:
 
 def own_error(error: PaimonFeaturesError) -> PaimonFeaturesError:
     """Return a copy of an error, to be raised on its own: raising an error modifies it."""
-    own = type(error)(*error.args)
-    own.__cause__ = error.__cause__
-    return own
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

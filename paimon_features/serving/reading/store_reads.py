@@ -26,11 +26,11 @@ def read(reading: StoreRead[T], store: OnlineStore) -> T:
         keys = next(reading)
         while True:
             try:
-                found = store.get_many(keys)
+                values = store.get_many(keys)
             except OnlineStoreError as error:
                 keys = reading.throw(error)
             else:
-                keys = reading.send(found)
+                keys = reading.send(values)
     except StopIteration as end:
         result: T = end.value
         return result

@@ -38,8 +38,10 @@ class ViewPlan:
     def __init__(self, variant: ViewVariant, features: Sequence[CompiledFeature]) -> None:
         self.variant = variant
         self.types = {feature.name: feature.type for feature in features}
-        own, rest = split_features(variant.view, features)
-        self._native = None if CORE is None or not own else NativeFold(CORE, variant.layout, own)
+        native, rest = split_features(variant.view, features)
+        self._native = (
+            None if CORE is None or not native else NativeFold(CORE, variant.layout, native)
+        )
         self._rest = WindowFeatures(variant.view, rest) if rest else None
         self._all = WindowFeatures(variant.view, features)
 
@@ -100,11 +102,11 @@ class ViewPlan:
         if self._rest is None:
             return self.of_folded(folded, as_of_ms)
         null = _no_value(folded.codes)
-        found = self._native.values(folded, as_of_ms, null)
+        values = self._native.values(folded, as_of_ms, null)
         decoded = part.decoded
         cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
-        found |= self._rest.values(cells, as_of_ms, null)
-        return self._ordered(found, folded)
+        values |= self._rest.values(cells, as_of_ms, null)
+        return self._ordered(values, folded)
 
     def of_folded(self, folded: Folded, as_of_ms: int) -> ViewResult:
         """Return the features of what was folded, where the core computes something of each."""
@@ -113,11 +115,11 @@ class ViewPlan:
         if finished is not None:
             shared = dict.fromkeys(finished, folded.codes)
             return ViewResult(finished, shared, folded.newest, folded.snapshots)
-        found = self._native.values(folded, as_of_ms, _no_value(folded.codes))
-        return self._ordered(found, folded)
+        values = self._native.values(folded, as_of_ms, _no_value(folded.codes))
+        return self._ordered(values, folded)
 
     def _ordered(self, found: Mapping[str, FeatureColumn], folded: Folded) -> ViewResult:
-        """Features in the order of the request."""
+        """Return the features in the order of the request."""
         ordered = {name: found[name] for name in self.types}
         return ViewResult.of(ordered, folded.codes, folded.newest, folded.snapshots)
 
@@ -127,8 +129,8 @@ class ViewPlan:
         newest = decoded.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
         codes = _codes(view, part, newest, as_of_ms, stale)
         cells = WindowCells(layout, records.cells, decoded.offsets)
-        found = self._all.values(cells, as_of_ms, _no_value(codes))
-        return ViewResult.of(found, codes, newest, decoded.spread(records.headers["snapshot"]))
+        values = self._all.values(cells, as_of_ms, _no_value(codes))
+        return ViewResult.of(values, codes, newest, decoded.spread(records.headers["snapshot"]))
 
 
 def _no_value(codes: Codes) -> Bools | None:
@@ -227,15 +229,15 @@ def result_batch(
     }
     if not selection.computed:
         # most selections: no feature is computed from others
-        own = [(results[ref.view], plans[ref.view], ref.feature) for ref in selection.refs]
+        outputs = [(results[ref.view], plans[ref.view], ref.feature) for ref in selection.refs]
         return ResultBatch(
             selection,
             as_of_ms,
             key_types,
-            [plan.types[name] for _, plan, name in own],
-            [result.values[name] for result, _, name in own],
-            [result.codes[name] for result, _, name in own],
-            [result.newest for result, _, _ in own],
+            [plan.types[name] for _, plan, name in outputs],
+            [result.values[name] for result, _, name in outputs],
+            [result.codes[name] for result, _, name in outputs],
+            [result.newest for result, _, _ in outputs],
             newest,
             epochs,
             reads,

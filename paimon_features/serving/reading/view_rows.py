@@ -128,23 +128,23 @@ class ViewRows:
 
     @cached_property
     def _decoded(self) -> _AllRows:
-        decode, found = self.epoch.layout.decode, list(self.found)
+        decode, raw_records = self.epoch.layout.decode, list(self.found)
         corrupt: list[tuple[int, PaimonFeaturesError]] = []
         try:
-            records = decode([raw for raw in found if raw is not None])
+            records = decode([raw for raw in raw_records if raw is not None])
         except OnlineStoreError:
-            for row, raw in enumerate(found):
+            for row, raw in enumerate(raw_records):
                 try:
                     decode([] if raw is None else [raw])
                 except OnlineStoreError as error:
                     corrupt.append((row, error))
-                    found[row] = None
-            records = decode([raw for raw in found if raw is not None])
-        there = np.array([raw is not None for raw in found], np.bool_)
+                    raw_records[row] = None
+            records = decode([raw for raw in raw_records if raw is not None])
+        has_record = np.array([raw is not None for raw in raw_records], np.bool_)
         # for each row the index of its record, if it has one, and of its first cell
-        record_at = np.zeros(len(found) + 1, np.int64)
-        np.cumsum(there, out=record_at[1:])
-        return _AllRows(records, there, record_at, records.offsets[record_at], corrupt)
+        record_at = np.zeros(len(raw_records) + 1, np.int64)
+        np.cumsum(has_record, out=record_at[1:])
+        return _AllRows(records, has_record, record_at, records.offsets[record_at], corrupt)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,13 +242,13 @@ class FreshnessLookup:
         buckets = frozenset(self._bucket_of[start:stop])
         if len(buckets) == 1:
             return self._single[self._bucket_of[start]]
-        found = self._known.get(buckets)
-        if found is None:
+        worst = self._known.get(buckets)
+        if worst is None:
             markers = tuple([self._markers[bucket] for bucket in sorted(buckets)])
             stale = not self.stale.isdisjoint(buckets)
             of_markers = _known_freshness if len(markers) <= _FEW_BUCKETS else freshness_of
-            found = self._known[buckets] = of_markers(markers, stale)
-        return found
+            worst = self._known[buckets] = of_markers(markers, stale)
+        return worst
 
 
 def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:

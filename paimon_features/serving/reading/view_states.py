@@ -57,10 +57,10 @@ class Epoch:
 
     def keys(self, bucket: int) -> BucketKeys:
         """Return the keys of a bucket."""
-        found = self._bucket_keys.get(bucket)
-        if found is None:
-            found = self._bucket_keys[bucket] = self._keys.bucket(self.name, bucket)
-        return found
+        keys = self._bucket_keys.get(bucket)
+        if keys is None:
+            keys = self._bucket_keys[bucket] = self._keys.bucket(self.name, bucket)
+        return keys
 
     @cached_property
     def all_keys(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
@@ -73,10 +73,10 @@ class Epoch:
 
     def marker(self, bucket: int, raw: bytes) -> Marker:
         """Decode a marker; mostly the bytes are the same as before, and nothing is decoded."""
-        found = self._markers.get(bucket)
-        if found is None or found[0] != raw:
-            found = self._markers[bucket] = (raw, Marker.from_bytes(raw))
-        return found[1]
+        cached = self._markers.get(bucket)
+        if cached is None or cached[0] != raw:
+            cached = self._markers[bucket] = (raw, Marker.from_bytes(raw))
+        return cached[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,7 +43,7 @@ KeyRange = tuple[int, int]
 def cells_before(
     view: CompiledView, level: int, start_ms: int | None, end_ms: int
 ) -> list[KeyRange]:
-    """Ranges of cell keys that hold ``[start_ms, end_ms)``, ascending.
+    """Return the ranges of cell keys in ``[start_ms, end_ms)``, ascending.
 
     ``start_ms`` is a multiple of the level's step; None means from the beginning, the lifetime
     cell included.
@@ -122,7 +122,7 @@ class WindowCells:
         return self._layout.damaged(what)
 
     def folds(self, borders: Borders) -> RangeFolds:
-        """Folds over these windows."""
+        """Return the folds over these windows."""
         view = self._layout.view
         return RangeFolds(view.partial, self, self.places(borders), view.tile_ms)
 
@@ -229,14 +229,14 @@ class WindowFeatures:
         """Return the borders of all windows; they stay the same for as long as ``as_of_ms`` is in a
         tile."""
         spans = window_spans(self._view, self.windows, as_of_ms)
-        known = self._known.get(spans)
-        if known is None:
+        borders = self._known.get(spans)
+        if borders is None:
             levels = [self._levels[window] for window in self.windows]
-            known = borders_of(self._view, levels, spans)
+            borders = borders_of(self._view, levels, spans)
             if len(self._known) >= _KNOWN:
                 self._known = {}  # a new one: another thread may be reading the old
-            self._known[spans] = known
-        return known
+            self._known[spans] = borders
+        return borders
 
 
 def window_spans(

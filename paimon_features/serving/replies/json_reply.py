@@ -236,7 +236,7 @@ class _Endings:
         self._codes, self._times = codes, times
 
     def of_rows(self, part: slice) -> bytes:
-        """Of a response of some rows."""
+        """Return the JSON of a response of some rows."""
         names, detailed = statuses_json(self._codes[part])
         times = times_json(self._times[part])
         return b',"statuses":%b,"event_timestamps":%b%b' % (names, times, detailed)
@@ -274,8 +274,8 @@ def no_times_json(count: int) -> bytes:
 
 
 def _ending_of(status: Status) -> bytes:
-    own = f',"detailed_statuses":["{status.name}"]' if status in SAYS_MORE else ""
-    return f',"statuses":["{FEAST_STATUS[status]}"],"event_timestamps":[%b]{own}'.encode()
+    detailed = f',"detailed_statuses":["{status.name}"]' if status in SAYS_MORE else ""
+    return f',"statuses":["{FEAST_STATUS[status]}"],"event_timestamps":[%b]{detailed}'.encode()
 
 
 _ENDINGS = [_ending_of(status) for status in Status]

@@ -66,7 +66,7 @@ def _moment(at: dt.datetime) -> str:
 
 
 def _converter(kind: DataType, binary: bool) -> Callable[[Any], Any] | None:
-    """From a Python value; None where that is plain already."""
+    """Return the conversion of a Python value; None where that is plain already."""
     if kind.is_decimal:
         return lambda value: format(value, "f")
     if kind.text == "bytes" and not binary:

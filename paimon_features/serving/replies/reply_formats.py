@@ -128,10 +128,10 @@ def _plain_parts(response: OnlineResponse) -> ArrowParts | None:
     statuses = {id(codes): codes[part].tobytes() + padding for codes in batch.codes}
     buffers += [statuses[id(codes)] for codes in batch.codes]
     for times in batch.event_times.values():
-        own = times[part]
-        if (own == NEVER_MS).any():
+        row_times = times[part]
+        if (row_times == NEVER_MS).any():
             return None
-        buffers.append(own.tobytes())
+        buffers.append(row_times.tobytes())
     return ArrowParts(
         buffers,
         b",".join([freshness_json(view, of) for view, of in response.freshness.items()]),
@@ -144,8 +144,8 @@ def _plain_parts(response: OnlineResponse) -> ArrowParts | None:
 def _frame_of(data: bytes, metadata: bytes, body: bytes) -> tuple[bytes, bytes] | None:
     """Return the frame of a stream that Arrow has written, if it is made of exactly these parts."""
     frame = data.removesuffix(body + _END)
-    before, found, after = frame.partition(metadata)
-    if len(frame) == len(data) or not found or metadata in after:
+    before, separator, after = frame.partition(metadata)
+    if len(frame) == len(data) or not separator or metadata in after:
         return None
     return before, after
 
@@ -154,12 +154,12 @@ def _written(response: OnlineResponse, schema: pa.Schema, metadata: bytes) -> by
     """Return the stream as Arrow writes it."""
     batch = response.batch
     columns = [pa.array(response.keys[name], kind.arrow) for name, kind in batch.key_types.items()]
-    own = _arrow(batch)
-    if len(response) < len(own[0]):
-        own = [array.slice(response.start, len(response)) for array in own]
+    arrays = _arrow(batch)
+    if len(response) < len(arrays[0]):
+        arrays = [array.slice(response.start, len(response)) for array in arrays]
     # by way of a struct: a fifth of the time that a batch of many columns takes of a schema
     rows = pa.RecordBatch.from_struct_array(
-        pa.StructArray.from_arrays([*columns, *own], fields=list(schema))
+        pa.StructArray.from_arrays([*columns, *arrays], fields=list(schema))
     )
     described = schema.with_metadata({"paimon_features": metadata})
     sink = pa.BufferOutputStream()
@@ -170,18 +170,18 @@ def _written(response: OnlineResponse, schema: pa.Schema, metadata: bytes) -> by
 
 
 def _arrow(batch: ResultBatch) -> list[pa.Array]:
-    """Features, statuses and event times of the complete batch; each response is a slice."""
-    made: list[pa.Array] | None = batch.rendered.get(_arrow)
-    if made is None:
-        made = [
+    """Return features, statuses and event times of the batch; each response is a slice."""
+    arrays: list[pa.Array] | None = batch.rendered.get(_arrow)
+    if arrays is None:
+        arrays = [
             column.to_arrow(kind.arrow)
             for kind, column in zip(batch.types, batch.columns, strict=True)
         ]
         statuses = {id(codes): pa.array(codes) for codes in batch.codes}
-        made += [statuses[id(codes)] for codes in batch.codes]
-        made += [pa.array(times, mask=times == NEVER_MS) for times in batch.event_times.values()]
-        batch.rendered[_arrow] = made
-    return made
+        arrays += [statuses[id(codes)] for codes in batch.codes]
+        arrays += [pa.array(times, mask=times == NEVER_MS) for times in batch.event_times.values()]
+        batch.rendered[_arrow] = arrays
+    return arrays
 
 
 def _metadata(response: OnlineResponse) -> Mapping[str, Any]:

@@ -204,10 +204,10 @@ class OnlineResponse:
             for codes in self.batch.codes
         }
         codes = zip(self.features, self.batch.codes, strict=True)
-        return _rows({feature: names[id(own)] for feature, own in codes})
+        return _rows({feature: names[id(feature_codes)] for feature, feature_codes in codes})
 
     def event_time_lists(self) -> dict[str, list[int | None]]:
-        """Per view the newest event time of each entity (UTC ms), None where none is known."""
+        """Return by view the newest event time of each entity (UTC ms), None where unknown."""
         return {
             view: [None if time == NEVER_MS else time for time in times[self.start : self.stop]]
             for view, times in (

@@ -82,13 +82,13 @@ def prediction_log_of(project: str, model: str) -> SpooledLog:
 
 def prediction_folders(folders: Sequence[Path]) -> dict[str, list[Path]]:
     """Return the folders with spool files of predictions below some folders, by model."""
-    found: dict[str, list[Path]] = {}
+    by_model: dict[str, list[Path]] = {}
     for folder in folders:
         below = folder / PREDICTIONS
         for path in sorted(below.iterdir()) if below.is_dir() else ():
             if path.is_dir():
-                found.setdefault(path.name, []).append(path)
-    return found
+                by_model.setdefault(path.name, []).append(path)
+    return by_model
 
 
 @dataclass
@@ -203,7 +203,7 @@ class SpoolCommitter:
         files = []
         for path in sorted(folder.glob(f"*{COMPLETE}")):
             # it may have been copied into another of the folders
-            if any((each / COMMITTED / path.name).exists() for each in self.folders):
+            if any((log_folder / COMMITTED / path.name).exists() for log_folder in self.folders):
                 self._repeated(path, done)
             else:
                 files.append(path)
@@ -226,22 +226,22 @@ class SpoolCommitter:
         return [(path, rows) for path, rows in read if path not in repeated]
 
     def _commit(self, files: Sequence[Path], done: CommitStats) -> None:
-        own = CommitStats(commits=1)
-        found = []
+        stats = CommitStats(commits=1)
+        loaded = []
         for path in files:
             try:
-                rows = self._read(path, own)
+                rows = self._read(path, stats)
             except TableError as error:
                 self._tell(f"rejected: {error}")
                 _move(path, path.parent / REJECTED)
                 done.rejected += 1
                 continue
-            found.append((path, rows))
-        found = self._without_repeated(found, done)
-        if not found:
+            loaded.append((path, rows))
+        loaded = self._without_repeated(loaded, done)
+        if not loaded:
             return
-        good, tables = [path for path, _ in found], [rows for _, rows in found]
-        own.files, own.rows = len(good), sum(rows.num_rows for rows in tables)
+        good, tables = [path for path, _ in loaded], [rows for _, rows in loaded]
+        stats.files, stats.rows = len(good), sum(rows.num_rows for rows in tables)
         identifier = (committed_identifiers(self.lake, self.table, USER) or 0) + 1
         self._record({"identifier": identifier, "files": list(map(str, good))})
         append_arrow(
@@ -253,7 +253,7 @@ class SpoolCommitter:
         )
         _put_away(good)
         self._record({})
-        done.add(own)
+        done.add(stats)
 
     def _read(self, path: Path, own: CommitStats) -> pa.Table:
         spooled = read_spool(path, self.log.schema)
@@ -294,13 +294,13 @@ def served_table(project: str) -> str:
 
 def waiting(folders: Sequence[Path]) -> dict[str, Any]:
     """Return the waiting files of the folders: complete ones, those being written, bytes."""
-    found = {"complete": 0, "open": 0, "bytes": 0}
+    counts = {"complete": 0, "open": 0, "bytes": 0}
     for folder in folders:
         for path in folder.glob("*"):
             if path.is_file():
-                found["complete" if path.suffix == COMPLETE else "open"] += 1
-                found["bytes"] += path.stat().st_size
-    return found
+                counts["complete" if path.suffix == COMPLETE else "open"] += 1
+                counts["bytes"] += path.stat().st_size
+    return counts
 
 
 def _chunks(files: Sequence[Path]) -> Iterator[list[Path]]:

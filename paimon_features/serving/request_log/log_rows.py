@@ -201,12 +201,12 @@ class LogRowBuilder:
 
     def _definition(self, view: CompiledView, names: tuple[str, ...]) -> str:
         # by identity, which is unique while the cache keeps a reference to the view
-        found = self._definitions.get((id(view), names))
-        if found is None:
+        cached = self._definitions.get((id(view), names))
+        if cached is None:
             if len(self._definitions) >= 1_000:
                 self._definitions.clear()
-            found = self._definitions[id(view), names] = view, definition_of(view, names)
-        return found[1]
+            cached = self._definitions[id(view), names] = view, definition_of(view, names)
+        return cached[1]
 
 
 _DAY_0, _TIME_0 = dt.date(1970, 1, 1), dt.datetime(1970, 1, 1)
@@ -214,7 +214,7 @@ _MS = dt.timedelta(milliseconds=1)
 
 
 def plain(kind: DataType, values: Sequence[Any]) -> list[Any]:
-    """Python values as those that ``dumps`` can write: dates as days, times as milliseconds."""
+    """Return values that ``dumps`` can write: dates as days, times as milliseconds."""
     if kind.text == "date":
         return [None if value is None else (value - _DAY_0).days for value in values]
     if kind.text == "timestamp":
@@ -223,7 +223,7 @@ def plain(kind: DataType, values: Sequence[Any]) -> list[Any]:
 
 
 def dumps(value: object) -> str:
-    """Canonical JSON text; ValueError for a number that is not finite."""
+    """Return canonical JSON text; ValueError for a number that is not finite."""
     return _encode(value)
 
 

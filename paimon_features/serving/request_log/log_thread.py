@@ -81,7 +81,7 @@ class LogThread(ABC, Generic[Noted]):
             self._waiting_rows += rows
 
     def _dropped(self, rows: int, error: Exception) -> None:
-        """A defect must not end the thread; it is counted."""
+        """Count rows that a defect has dropped; it must not end the thread."""
         self.stats.dropped_defect += rows
         self.stats.last_error = f"{type(error).__name__}: {error}"
 
@@ -100,7 +100,7 @@ class LogThread(ABC, Generic[Noted]):
 
     @abstractmethod
     def _begin(self) -> None:
-        """What the thread does first."""
+        """Prepare the thread, which calls this first."""
 
     @abstractmethod
     def _write(self, noted: Sequence[tuple[Noted, int]]) -> None:

@@ -152,13 +152,13 @@ class PredictionLog(LogThread[LoggedPrediction]):
                     self._spool(path.name).recover()
 
     def _spool(self, model: str) -> SpoolFolder:
-        found = self._spools.get(model)
-        if found is None:
-            found = self._spools[model] = SpoolFolder(
+        spool = self._spools.get(model)
+        if spool is None:
+            spool = self._spools[model] = SpoolFolder(
                 self._folder / model, self._schema, self.worker, self._started_ms, self._limits,
                 self.stats,
             )  # fmt: skip
-        return found
+        return spool
 
     def _write(self, noted: Sequence[tuple[LoggedPrediction, int]]) -> None:
         rows: dict[str, list[dict[str, Any]]] = {}
@@ -173,8 +173,8 @@ class PredictionLog(LogThread[LoggedPrediction]):
                     )
             except Exception as error:
                 self._dropped(count, error)
-        for model, own in rows.items():
-            self._spool(model).append(pa.RecordBatch.from_pylist(own, prediction_schema()))
+        for model, model_rows in rows.items():
+            self._spool(model).append(pa.RecordBatch.from_pylist(model_rows, prediction_schema()))
         for spool in self._spools.values():
             spool.complete_old()
 

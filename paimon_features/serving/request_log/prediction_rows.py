@@ -104,7 +104,7 @@ class PredictionRowBuilder:
         is_number = first.shape[1] == 1
         documents: Sequence[str | None] = [None] * len(rows)
         if not is_number or len(noted.outputs) > 1:
-            names = [each.name for each in manifest.signature.outputs]
+            names = [output.name for output in manifest.signature.outputs]
             documents = _outputs(names, noted.outputs, rows)
         statuses = self._statuses(noted, rows)
         reads = self._views(noted, rows) if noted.reads and rows else {}
@@ -160,5 +160,7 @@ def _outputs(
     finite = all(np.isfinite(array).all() for array in chosen)
     lists = [array.tolist() for array in chosen]
     if not finite:
-        lists = [[[x if np.isfinite(x) else None for x in row] for row in own] for own in lists]
+        lists = [
+            [[x if np.isfinite(x) else None for x in row] for row in output] for output in lists
+        ]
     return [dumps(dict(zip(names, values, strict=True))) for values in zip(*lists, strict=True)]

@@ -110,23 +110,23 @@ def recover(folder: Path) -> list[Path]:
 
     To be called on the workers' host: locks show which of them are alive.
     """
-    found = []
+    recovered = []
     for path in sorted(folder.glob(f"*{OPEN}")):
         with _lock_of_dead(path) as dead:
             if dead:
                 done = path.with_suffix(COMPLETE)
                 os.rename(path, done)
-                found.append(done)
+                recovered.append(done)
     for path in folder.glob(f"*{_NEW}"):  # of no rows yet
         with _lock_of_dead(path) as dead:
             if dead and now_ms() / 1000 - path.stat().st_mtime > _OLD_S:
                 path.unlink()
-    return found
+    return recovered
 
 
 @contextmanager
 def _lock_of_dead(path: Path) -> Iterator[bool]:
-    """Whether no worker writes the file; none can start to within the block."""
+    """Yield True if no worker writes the file; none can start to within the block."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -43,11 +43,11 @@ class Asset:
 def assets(mode: Mode) -> Mapping[str, Asset]:
     """Return all files by path: the page is ``ui``, of a project also the empty path."""
     page = Asset("text/html; charset=utf-8", text("index.html").replace(_PLACE, mode).encode())
-    found = {"ui": page} | ({"": page} if mode == "project" else {})
+    by_path = {"ui": page} | ({"": page} if mode == "project" else {})
     for name in FILES:
         kind = _TYPES[name.rpartition(".")[2]]
-        found[f"ui/{name}"] = Asset(kind, text(name).encode())
-    return found
+        by_path[f"ui/{name}"] = Asset(kind, text(name).encode())
+    return by_path
 
 
 def content_security_policy() -> str:

@@ -37,7 +37,7 @@ _KEYS = {
 
 
 def feast_objects(project_path: str | Path = ".") -> dict[str, Any]:
-    """Feast's entities, feature views and services for those of a project, by unique names.
+    """Return Feast's entities, feature views and services for those of a project, by name.
 
     In a file of a Feast repository::
 
@@ -93,8 +93,8 @@ def feast_objects(project_path: str | Path = ".") -> dict[str, Any]:
         chosen: dict[str, list[str]] = {}
         for item in service.items():
             if isinstance(item, FeatureRef):
-                known = [field.name for field in views[item.view].features]
-                if item.feature in known:
+                field_names = [field.name for field in views[item.view].features]
+                if item.feature in field_names:
                     chosen.setdefault(item.view, []).append(item.feature)
         services[service.name] = feast.FeatureService(
             name=service.name,

@@ -92,8 +92,8 @@ class PaimonOfflineStore(FeastOfflineStore):
             For an ``entity_df`` that is absent.
         """
         if isinstance(entity_df, str):
-            own = project_of(config, config.offline_store)
-            entity_df = own.sql(entity_df).read_pandas()
+            paimon_project = project_of(config, config.offline_store)
+            entity_df = paimon_project.sql(entity_df).read_pandas()
         if not isinstance(entity_df, pd.DataFrame):
             raise RequestError(
                 f"entity_df is {type(entity_df).__name__}; expected a data frame with the entity "
@@ -110,15 +110,15 @@ class PaimonOfflineStore(FeastOfflineStore):
             for view in feature_views:
                 names = _names_of(view, feature_refs)
                 if _view_of(view) is not None:
-                    found = _history(config, view, names, rows, time_column)
+                    features = _history(config, view, names, rows, time_column)
                 else:
-                    found = _newest_rows(
+                    features = _newest_rows(
                         config, view, names, rows, time_column, filter_by_created_timestamp
                     )
                 prefix = f"{view.projection.name_alias or view.name}__"
                 for name in names:
                     title = prefix + name if full_feature_names else name
-                    table = table.append_column(title, found[name])
+                    table = table.append_column(title, features[name])
             return table
 
         metadata = RetrievalMetadata(
@@ -391,8 +391,8 @@ def _history(
     keys["event_time_ms"] = times.cast(pa.int64())
     as_of = config.offline_store.as_of
     refs = [f"{name}:{feature}" for feature in names]
-    found = project.get_historical_features(refs, pa.table(keys), as_of=as_of)
-    return found.select(list(names))
+    features = project.get_historical_features(refs, pa.table(keys), as_of=as_of)
+    return features.select(list(names))
 
 
 def _newest_rows(
@@ -412,7 +412,7 @@ def _newest_rows(
     )
     event, created = source.timestamp_field, source.created_timestamp_column
     keys = view.projection.join_key_map or {e.name: e.name for e in view.entity_columns}
-    keys = {own: row for own, row in keys.items() if own != DUMMY_ENTITY_ID}
+    keys = {key: row for key, row in keys.items() if key != DUMMY_ENTITY_ID}
     times = dict.fromkeys([event, *([created] if created else [])])
     lazy = lazy.mutate(**{name: lazy[name].cast("timestamp('UTC', 6)") for name in times})
     table = lazy.select(*dict.fromkeys([*keys, *names, *times])).to_pyarrow()
@@ -420,7 +420,7 @@ def _newest_rows(
     entity_rows[_TIME] = pa.array(rows[time_column]).cast(_UTC_US)
     entity_rows[_ROW] = pa.array(range(len(rows)), pa.int64())
 
-    conditions = [f"f.{_quoted(own)} = e.k{i}" for i, own in enumerate(keys)]
+    conditions = [f"f.{_quoted(key)} = e.k{i}" for i, key in enumerate(keys)]
     conditions.append(f"f.{_quoted(event)} <= e.{_TIME}")
     order = f"f.{_quoted(event)} DESC"
     if view.ttl:

@@ -271,7 +271,7 @@ def _row(value: bytes | None, requested: Sequence[str] | None) -> Row:
     if value is None:
         return None, None
     event_us, _ = _TIMES.unpack_from(value)
-    found = MapProto.FromString(value[_TIMES.size :]).val
-    names = found if requested is None else requested
-    features = {name: found[name] if name in found else ValueProto() for name in names}
+    values = MapProto.FromString(value[_TIMES.size :]).val
+    names = values if requested is None else requested
+    features = {name: values[name] if name in values else ValueProto() for name in names}
     return _EPOCH + event_us * _MICROSECOND, features

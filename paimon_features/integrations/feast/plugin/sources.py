@@ -69,7 +69,7 @@ class PaimonSource(DataSource):
         return bool(same and (self.view, self.table) == (other.view, other.table))  # type: ignore[attr-defined]
 
     def source_type(self) -> Any:
-        """Feast's type of sources that are not its own."""
+        """Return Feast's type of sources that are not its own."""
         return DataSourceProto.CUSTOM_SOURCE
 
     @staticmethod
@@ -114,7 +114,7 @@ class PaimonSource(DataSource):
 
     @staticmethod
     def source_datatype_to_feast_value_type() -> Callable[[str], ValueType]:
-        """Arrow's names of types as Feast's."""
+        """Return the conversion of Arrow's names of types to Feast's."""
         return type_map.pa_to_feast_value_type
 
     def get_table_column_names_and_types(self, config: Any) -> Iterable[tuple[str, str]]:

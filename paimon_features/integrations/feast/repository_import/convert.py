@@ -67,7 +67,7 @@ class Conversion:
         head = ['"""Definitions imported from a Feast repository.']
         if self.unmapped:
             head += ["", "What did not map:", ""]
-            head += [docstring_line(f"- {what}: {why}") for what, why in self.unmapped]
+            head += [docstring_line(f"- {item}: {why}") for item, why in self.unmapped]
         return "\n".join([*head, '"""', "", "import paimon_features as pf", "", *self.blocks])
 
 
@@ -223,8 +223,8 @@ class _Converter:
         fields = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
         schema = {**keys, time: "pf.Int64"}
         windows: dict[tuple[str, str], list[str | None]] = {}
-        for each in aggregations:
-            function, column = str(each.get("function")), str(each.get("column"))
+        for aggregation in aggregations:
+            function, column = str(aggregation.get("function")), str(aggregation.get("column"))
             if function not in AGGREGATES:
                 self._unmapped(view, f"aggregation {function} of {column}", part=True)
                 continue
@@ -234,9 +234,9 @@ class _Converter:
                 kind = "pf.Float64"
                 self.out.notes.append(f"{view.name}: the type of {column} is a guess, Float64")
             schema.setdefault(column, kind)
-            length = duration_text(each.get("time_window"))
+            length = duration_text(aggregation.get("time_window"))
             windows.setdefault((function, column), []).append(length)
-            if each.get("slide_interval") not in (None, each.get("time_window")):
+            if aggregation.get("slide_interval") not in (None, aggregation.get("time_window")):
                 self.out.notes.append(
                     f"{view.name}: {function} of {column} slid by its slide_interval; here every "
                     "window ends at the time of the read, and resolution= says how its start is "
@@ -266,7 +266,7 @@ class _Converter:
     def _features(
         self, view: Recorded, taken: Collection[str], columns: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Fields of the view; without any declared, the columns of its file, as in Feast.
+        """Yield the view's fields; without any declared, the columns of its file, as in Feast.
 
         Keys and times are ``taken``.
         """
@@ -276,15 +276,17 @@ class _Converter:
                 kind = arrow_type_text(arrow)
                 if name not in taken and kind is not None:
                     yield name, kind
-        for each in fields:
-            if each.name in taken:
+        for declared in fields:
+            if declared.name in taken:
                 continue
-            kind = type_text(each.get("dtype"))
+            kind = type_text(declared.get("dtype"))
             if kind is None:
-                self._unmapped(view, f"field {each.name} of type {each.get('dtype')!r}", part=True)
+                self._unmapped(
+                    view, f"field {declared.name} of type {declared.get('dtype')!r}", part=True
+                )
             else:
-                self._renamed(view, each.name)
-                yield each.name, kind
+                self._renamed(view, declared.name)
+                yield declared.name, kind
 
     # -- parts of views --------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class _Converter:
         return self._file_columns[path]
 
     def _find_key_types(self, view: Recorded) -> None:
-        """A key has one type in all views of its entity: the first that one of them knows."""
+        """Find the type of a key: in all views of its entity the first that one of them knows."""
         columns = self._columns_of(_file_of(_source_of(view)))
         declared = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
         for entity in view.get("entities") or ():
@@ -340,14 +342,14 @@ class _Converter:
     ) -> str:
         """Return the variable of a source, which has the columns of all views that read it."""
         name = our_name(str(source.get("name") or f"{view.name}_source"))
-        known = self.sources.get(name)
-        if known is not None and known.kind != kind:
+        feast_source = self.sources.get(name)
+        if feast_source is not None and feast_source.kind != kind:
             # events to aggregate and rows that change are two tables here
             name = f"{name}_{'events' if kind == 'EventSource' else 'rows'}"
-            known = self.sources.get(name)
-        if known is None:
-            known = _FeastSource(kind, {}, [*arguments, *_metadata(source)])
-            self.sources[name] = known
+            feast_source = self.sources.get(name)
+        if feast_source is None:
+            feast_source = _FeastSource(kind, {}, [*arguments, *_metadata(source)])
+            self.sources[name] = feast_source
             self._count("sources")
             file = _file_of(source)
             path = file.get("path") if file else None
@@ -360,7 +362,7 @@ class _Converter:
                 self.out.notes.append(
                     f"source {name}: rows that were pushed are written with EventWriter"
                 )
-        known.schema.update({**schema, **known.schema})
+        feast_source.schema.update({**schema, **feast_source.schema})
         return _variable(name)
 
     def _block(self, kind: str, view: Recorded, arguments: list[str]) -> None:
@@ -460,14 +462,14 @@ def _file_of(source: Any) -> Recorded | None:
 
 
 def _time_of(source: Recorded) -> str | None:
-    own = source.get("timestamp_field") or source.get("event_timestamp_column")
-    if own is None and isinstance(source.get("batch_source"), Recorded):
+    column = source.get("timestamp_field") or source.get("event_timestamp_column")
+    if column is None and isinstance(source.get("batch_source"), Recorded):
         return _time_of(source.get("batch_source"))
-    return None if own is None else str(own)
+    return None if column is None else str(column)
 
 
 def _metadata(item: Recorded) -> list[str]:
-    """Description, owner and tags, where there are some."""
+    """Return the arguments for description, owner and tags, where there are some."""
     parts = [
         f"{part}={_text(item.get(part))}" for part in ("description", "owner") if item.get(part)
     ]

@@ -128,13 +128,13 @@ def read_repository(path: Path) -> list[Recorded]:
         )
     else:
         raise DefinitionError(f"there is no Feast repository {path}")
-    found: dict[int, Recorded] = {}
+    recorded: dict[int, Recorded] = {}
     with _recording(root):
         for file in files:
             for value in _run(file, root):
                 if isinstance(value, Recorded):
-                    found.setdefault(id(value), value)
-    return list(found.values())
+                    recorded.setdefault(id(value), value)
+    return list(recorded.values())
 
 
 @contextmanager

@@ -181,7 +181,7 @@ class Server:
         return replies
 
     def exchange(self, packed: Packed, count: int, timeout_s: float) -> list[Any]:
-        """``begin`` followed by ``end``."""
+        """Call ``begin``, then ``end``."""
         return self.end(self.begin(packed, timeout_s), count, time.monotonic() + timeout_s)
 
     def abandon(self, link: Link) -> None:

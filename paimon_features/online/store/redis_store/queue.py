@@ -68,8 +68,8 @@ class RedisQueue:
             self._do([pack("HSET", self._notes, *words)])
 
     def noted(self, name: str) -> int | None:
-        found = self._do([pack("HGET", self._notes, name)])[0]
-        return None if found is None else int(found)
+        value = self._do([pack("HGET", self._notes, name)])[0]
+        return None if value is None else int(value)
 
     def forget_notes(self) -> None:
         self._do([pack("DEL", self._notes)])

@@ -61,7 +61,7 @@ class Cluster(Sender):
             jobs.append(Job(keys[of_slot[0]], packed))
         deadline = time.monotonic() + self._timeout_s
         self.do(jobs, self._timeout_s)
-        found: list[bytes | None] = [None] * len(keys)
+        results: list[bytes | None] = [None] * len(keys)
         for job, of_slot in zip(jobs, places.values(), strict=True):
             values = job.reply
             if isinstance(values, ReplyError):
@@ -69,11 +69,11 @@ class Cluster(Sender):
                     raise explain(self._settings, values)
                 values = self._get_moving([keys[i] for i in of_slot], deadline)
             for i, value in zip(of_slot, values, strict=True):
-                found[i] = value
-        return found
+                results[i] = value
+        return results
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
-        """Jobs that delete the keys one by one, because a migrating slot is on two nodes."""
+        """Return jobs that delete the keys one by one, because a migrating slot is on two nodes."""
         return [Job(key, pack("UNLINK", key)) for key in keys]
 
     def servers(self) -> list[Server]:
@@ -206,14 +206,14 @@ class Cluster(Sender):
 
     def _request_map(self, deadline: float) -> Exception | None:
         """Take the map of the first node that returns it; return the first failure."""
-        known = list(self._nodes)
-        random.shuffle(known)
-        known.sort(key=lambda address: self._nodes[address].breaker.troubled)
+        candidates = list(self._nodes)
+        random.shuffle(candidates)
+        candidates.sort(key=lambda address: self._nodes[address].breaker.troubled)
         if self._hint is not None:
-            known.insert(0, self._hint)
+            candidates.insert(0, self._hint)
             self._hint = None
         trouble: Exception | None = None
-        for address in dict.fromkeys([*known, *self._settings.hosts]):
+        for address in dict.fromkeys([*candidates, *self._settings.hosts]):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break

@@ -79,7 +79,7 @@ class Route(Protocol):
         """Return the replies of one server to idempotent commands, error replies included."""
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
-        """Jobs that delete keys."""
+        """Return jobs that delete keys."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -143,7 +143,7 @@ class Sender:
                 raise explain(self._settings, job.trouble) from job.trouble
 
     def _send(self, jobs: Sequence[Job], deadline: float) -> None:
-        """One round: send to all servers before waiting for the first replies."""
+        """Send a round to all servers before waiting for the first replies."""
         begun: list[tuple[Server, list[Job], Link]] = []
         try:
             for server, batch in self._batches(jobs, deadline):
@@ -205,10 +205,10 @@ class OneServer(Sender):
         server = self._server
         job = Job(b"", packed)
         try:
-            found = server.end(server.begin(packed, timeout_s), 1, deadline)[0]
-            if type(found) is list:
-                return found
-            self._received(server, [job], [found])
+            reply = server.end(server.begin(packed, timeout_s), 1, deadline)[0]
+            if type(reply) is list:
+                return reply
+            self._received(server, [job], [reply])
         except (BreakerOpen, NoReplyError, Refused) as error:
             job.trouble = error
         if job.trouble is not None:

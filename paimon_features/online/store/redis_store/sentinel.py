@@ -46,16 +46,16 @@ class Sentinels:
             # an unreachable sentinel must not use up the time of the others
             left_s = max(0.001, (deadline - time.monotonic()) / 2)
             try:
-                found = self._ask(host, left_s)
+                reply = self._ask(host, left_s)
             except (NoReplyError, Refused) as error:
                 troubles.append(str(error))
                 timed_out |= isinstance(error, NoReplyError) and error.timed_out
                 continue
-            if isinstance(found, list) and len(found) == 2:
+            if isinstance(reply, list) and len(reply) == 2:
                 self._hosts.sort(key=lambda other: other != host)
-                return found[0].decode(), int(found[1])
-            what = "unknown service" if found is None else str(found)
-            troubles.append(f"{host_and_port(*host)}: {what} {self._settings.service!r}")
+                return reply[0].decode(), int(reply[1])
+            problem = "unknown service" if reply is None else str(reply)
+            troubles.append(f"{host_and_port(*host)}: {problem} {self._settings.service!r}")
         raise NoReplyError(
             f"no sentinel returned the primary of {self._settings.service!r}: "
             + "; ".join(troubles),
@@ -131,11 +131,11 @@ class Primary(OneServer):
             self._address(now + _LOOK_S)
 
     def _address(self, deadline: float) -> Address:
-        found = self._sentinels.primary(deadline)
-        if found != self._known:
-            self._known = found
+        address = self._sentinels.primary(deadline)
+        if address != self._known:
+            self._known = address
             self._server.forget()
-        return found
+        return address
 
     def _refused(self, server: Server, job: Job, reply: str) -> None:
         super()._refused(server, job, reply)

@@ -124,7 +124,7 @@ class RedisStore:
             yield from self._scan_one(server, _escaped(prefix) + b"*")
 
     def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
-        """Memory of each key in bytes, as reported by the server; None for absent keys."""
+        """Return the memory of each key in bytes, reported by the server; None for absent keys."""
         jobs = self._answered([Job(key, pack("MEMORY", "USAGE", key)) for key in keys])
         for job in jobs:
             self._raise_if_error(job)
@@ -181,11 +181,11 @@ class RedisStore:
         while True:
             page_of = pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
             info, page = self._ask(server, pack("INFO", "server") + page_of, 2)
-            found = _fields(info).get("run_id")
-            if run is not None and found != run:
-                cursor, run = b"0", found  # a restarted process does not know our cursor
+            run_id = _fields(info).get("run_id")
+            if run is not None and run_id != run:
+                cursor, run = b"0", run_id  # a restarted process does not know our cursor
                 continue
-            run = found
+            run = run_id
             cursor, keys = page
             if keys:
                 yield keys
@@ -270,21 +270,21 @@ def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:
 
 
 def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]]:
-    """Groups of chunks to send together, of bounded size, so that a round meets its deadline."""
-    found: list[Sequence[Write]] = []
+    """Yield groups of chunks to send together, small enough that a round meets its deadline."""
+    batch: list[Sequence[Write]] = []
     size = 0
     for chunk in chunks:
         if size > _BYTES_PER_ROUND:
-            yield found
-            found, size = [], 0
-        found.append(chunk)
+            yield batch
+            batch, size = [], 0
+        batch.append(chunk)
         size += sum(len(write.value) for write in chunk)
-    if found:
-        yield found
+    if batch:
+        yield batch
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Runs of writes for one script each: of bounded size and equal expiry."""
+    """Yield runs of writes for one script each: of bounded size and equal expiry."""
     start = size = 0
     for i, write in enumerate(writes):
         full = i - start == _KEYS_PER_SCRIPT or size > _BYTES_PER_SCRIPT

@@ -104,9 +104,9 @@ class Usage:
 
     def take(self) -> tuple[int, int, int]:
         """Return the counts, which start at zero again."""
-        taken = self.requests, self.rows, self.refused
+        counts = self.requests, self.rows, self.refused
         self.requests = self.rows = self.refused = 0
-        return taken
+        return counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

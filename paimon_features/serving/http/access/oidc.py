@@ -144,12 +144,12 @@ class OidcIssuer:
     def _roles_of(self, claims: Mapping[str, Any]) -> frozenset[str]:
         """Return the values of the claim that grants roles: a claim of this name, or a path with
         dots."""
-        found: Any = claims.get(self._config.roles_claim)
-        if found is None:
-            found = claims
+        claim: Any = claims.get(self._config.roles_claim)
+        if claim is None:
+            claim = claims
             for part in self._config.roles_claim.split("."):
-                found = found.get(part) if isinstance(found, Mapping) else None
-        values = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+                claim = claim.get(part) if isinstance(claim, Mapping) else None
+        values = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
         return frozenset(value for value in values[:MAX_CLAIMS] if isinstance(value, str))
 
     def _key(self, algorithm: str, key_id: str | None) -> Any:
@@ -242,15 +242,15 @@ class OidcIssuer:
         config = self._config
         url = config.jwks_url
         if url is None:
-            found = _get_json(
+            configuration = _get_json(
                 config.issuer.rstrip("/") + "/.well-known/openid-configuration", config
             )
-            if found.get("issuer") != config.issuer:
-                named = shortened(repr(found.get("issuer")), 80)
+            if configuration.get("issuer") != config.issuer:
+                named = shortened(repr(configuration.get("issuer")), 80)
                 raise ValueError(
                     f"its configuration is of the issuer {named}; expected {config.issuer!r}"
                 )
-            url = found.get("jwks_uri")
+            url = configuration.get("jwks_uri")
             if not isinstance(url, str):
                 raise ValueError("its configuration has no jwks_uri")
             if _origin(url) != _origin(config.issuer):
@@ -293,7 +293,7 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str | None, tuple[_Key, ...
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    """Scheme, host and port of an address; None for one that is not plain."""
+    """Return the scheme, host and port of an address; None for one that is not plain."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
@@ -338,10 +338,10 @@ def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
                 raise ValueError(f"{url}: more than {MAX_DOCUMENT_BYTES:,} bytes")
             if time.monotonic() > until_s:
                 raise ValueError(f"{url}: not complete within {_LONGEST_FETCH_S:g} s")
-    found = strict_json(body)
-    if not isinstance(found, dict):
+    document = strict_json(body)
+    if not isinstance(document, dict):
         raise ValueError(f"{url}: expected a JSON object")
-    return found
+    return document
 
 
 def _refused(why: str) -> RequestRejected:

@@ -87,8 +87,8 @@ class Quotas:
         best, best_s = 0, math.inf
         for probe in range(_PROBES):
             at = (first + probe) % SLOTS * _ENTRY.size
-            found, requests_s, rows_s = _ENTRY.unpack_from(self._map, at)
-            if found == key:
+            entry_key, requests_s, rows_s = _ENTRY.unpack_from(self._map, at)
+            if entry_key == key:
                 return at
             until_s = max(requests_s, rows_s)
             if until_s < best_s:
@@ -100,13 +100,13 @@ class Quotas:
 def _rejection(
     rights: Rights, which: int, amount: int, per_s: float, wait_s: float
 ) -> RequestRejected:
-    what = f"{per_s:g} {('requests', 'rows')[which]} per second"
+    limit = f"{per_s:g} {('requests', 'rows')[which]} per second"
     of = f" (this request has {amount:,})" if which else ""
     seconds = min(max(1, math.ceil(wait_s)), _LONGEST_S)
     return RequestRejected(
         429,
         "quota_exceeded",
-        f"the client {rights.client!r} is over its quota of {what}{of}; retry after {seconds} s, "
+        f"the client {rights.client!r} is over its quota of {limit}{of}; retry after {seconds} s, "
         "or let an operator raise it in the server's token file",
         ((b"retry-after", str(seconds).encode()),),
         "quota",

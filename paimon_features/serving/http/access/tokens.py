@@ -109,20 +109,20 @@ class Tokens:
                 "'paimon-features serve token'",
                 _CHALLENGE,
             )
-        found = self._of_header.get(authorization)
-        if found is not None:
-            return found
+        rights = self._of_header.get(authorization)
+        if rights is not None:
+            return rights
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() == b"bearer":
             token = token.strip()
             # a search by the hash reveals by its time nothing about the token
             digest = hashlib.sha256(token).digest()
-            found = self._known.get(digest)
-            if found is not None:
+            rights = self._known.get(digest)
+            if rights is not None:
                 if len(self._of_header) >= _MOST_HEADERS:  # one token in many spellings
                     self._of_header.clear()
-                self._of_header[authorization] = found
-                return found
+                self._of_header[authorization] = rights
+                return rights
             if self._issuer is not None and token.count(b".") == 2:
                 return self._of_subject(self._issuer, digest, token)
         raise RequestRejected(
@@ -145,11 +145,11 @@ class Tokens:
                 yield rights.client, rights.label, usage.take()
 
     def _of_subject(self, issuer: TokenIssuer, digest: bytes, token: bytes) -> Rights:
-        known = self._subjects.get(digest)
-        if known is not None:
-            if time.time() < known[1]:
+        cached = self._subjects.get(digest)
+        if cached is not None:
+            if time.time() < cached[1]:
                 self._subjects.move_to_end(digest)
-                return known[0]
+                return cached[0]
             self._forget(digest)
         subject = issuer.subject_of(token)
         roles = tuple(n for n, role in self._roles.items() if role.claims & subject.claims)
@@ -172,14 +172,14 @@ class Tokens:
     def _united(self, roles: tuple[str, ...]) -> tuple[Grants, Quota | None]:
         """Return the same object for the same roles: what a set of definitions knows is by
         grants."""
-        found = self._of_roles.get(roles)
-        if found is None:
+        united = self._of_roles.get(roles)
+        if united is None:
             if len(self._of_roles) >= KEPT_SUBJECTS:
                 self._of_roles.clear()
             of = [self._roles[name] for name in roles]
-            found = Grants.of(role.grant for role in of), _greatest(role.quota for role in of)
-            self._of_roles[roles] = found
-        return found
+            united = Grants.of(role.grant for role in of), _greatest(role.quota for role in of)
+            self._of_roles[roles] = united
+        return united
 
     def _forget(self, digest: bytes) -> None:
         rights, _ = self._subjects.pop(digest)
@@ -243,9 +243,9 @@ def _read(path: Path) -> _Content:
 
 
 def _role(where: str, values: Any) -> _Role:
-    known = {*_RIGHTS, "oidc"}
-    if not isinstance(values, dict) or values.keys() - known:
-        raise ConfigurationError(f"{where}: expected {', '.join(sorted(known))}; got {values}")
+    fields = {*_RIGHTS, "oidc"}
+    if not isinstance(values, dict) or values.keys() - fields:
+        raise ConfigurationError(f"{where}: expected {', '.join(sorted(fields))}; got {values}")
     grant = _grant(where, values)
     if grant is None:
         raise ConfigurationError(
@@ -256,9 +256,9 @@ def _role(where: str, values: Any) -> _Role:
 
 
 def _entry(where: str, entry: Any, roles: Mapping[str, _Role]) -> _Entry:
-    known = ("name", "sha256", "created", "roles", *_RIGHTS)
-    if not isinstance(entry, dict) or entry.keys() - set(known):
-        raise ConfigurationError(f"{where}: expected {', '.join(known)}; got {entry}")
+    fields = ("name", "sha256", "created", "roles", *_RIGHTS)
+    if not isinstance(entry, dict) or entry.keys() - set(fields):
+        raise ConfigurationError(f"{where}: expected {', '.join(fields)}; got {entry}")
     name, digest = entry.get("name"), entry.get("sha256")
     if not isinstance(name, str) or not name:
         raise ConfigurationError(f"{where}: name = {name!r}; expected a string")
@@ -271,13 +271,13 @@ def _entry(where: str, entry: Any, roles: Mapping[str, _Role]) -> _Entry:
             raise ConfigurationError(
                 f"{where}: unknown role {role!r}; available: {', '.join(roles) or 'none'}"
             )
-    own = _grant(where, entry)
-    if own is None and not chosen:
+    grant = _grant(where, entry)
+    if grant is None and not chosen:
         raise ConfigurationError(
             f"{where} grants nothing; expected names of services (or ['*']), views, models or roles"
         )
     of_roles = [roles[role] for role in chosen]
-    grants = Grants.of([*([own] if own else []), *(role.grant for role in of_roles)])
+    grants = Grants.of([*([grant] if grant else []), *(role.grant for role in of_roles)])
     quota = _quota(where, entry) or _greatest(role.quota for role in of_roles)
     return _Entry(
         bytes.fromhex(digest), Rights(name, grants, name, quota, quota_key("token", name))
@@ -348,7 +348,7 @@ class NewToken:
     rows_per_s: float | None = None
 
     def lines(self) -> Iterator[str]:
-        """Its lines in the file."""
+        """Yield its lines in the file."""
         for name in ("services", "views", "models", "roles"):
             values: Sequence[str] = getattr(self, name)
             if values:

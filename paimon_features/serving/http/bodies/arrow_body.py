@@ -115,10 +115,10 @@ def _remember(
         return
     if len(body) not in _shapes and len(_shapes) >= _MOST_SHAPES:
         _shapes.pop(next(iter(_shapes)))
-    known = _shapes.setdefault(len(body), [])
-    if len(known) >= _SHAPES_OF_A_LENGTH:
-        del known[0]
-    known.append(_StreamShape(places, between, metadata))
+    shapes = _shapes.setdefault(len(body), [])
+    if len(shapes) >= _SHAPES_OF_A_LENGTH:
+        del shapes[0]
+    shapes.append(_StreamShape(places, between, metadata))
 
 
 def _check(schema: pa.Schema) -> None:

@@ -57,5 +57,5 @@ class BufferedBytes:
         self.held += size
 
     def free(self, size: int) -> None:
-        """These bytes are no longer in memory."""
+        """Subtract bytes that are no longer in memory."""
         self.held -= size

@@ -42,18 +42,18 @@ def format_of_body(content_type: bytes) -> Format:
     """
     media, _, parameters = content_type.partition(b";")
     media = media.strip().lower()
-    found = _KNOWN.get(media) if media else Format.JSON
+    body_format = _KNOWN.get(media) if media else Format.JSON
     name, _, charset = parameters.strip().lower().partition(b"=")
     wrong_charset = name == b"charset" and charset.strip(b'" ') not in _CHARSETS
-    if found is Format.ARROW and not has_arrow():
-        found = None
-    if found is None or (found is Format.JSON and wrong_charset):
+    if body_format is Format.ARROW and not has_arrow():
+        body_format = None
+    if body_format is None or (body_format is Format.JSON and wrong_charset):
         raise RequestRejected(
             415,
             "unsupported_media_type",
             f"content-type {content_type[:80].decode('latin-1')!r}; expected {_names()} (UTF-8)",
         )
-    return found
+    return body_format
 
 
 @functools.lru_cache(maxsize=256)
@@ -76,18 +76,18 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
         media, *parameters = (piece.strip().lower() for piece in part.split(b";"))
         weight = _weight(parameters)
         if media in (b"*/*", b"application/*"):
-            found: Format | None = body
+            reply_format: Format | None = body
         else:
-            found = _KNOWN.get(media)
-            if found is not None and not weight:
-                refused.add(found)
-        if found is Format.ARROW and not has_arrow():
+            reply_format = _KNOWN.get(media)
+            if reply_format is not None and not weight:
+                refused.add(reply_format)
+        if reply_format is Format.ARROW and not has_arrow():
             continue
-        if found is not None and weight:
-            wanted.append((-weight, place, found))
-    for _, _, found in sorted(wanted, key=lambda one: one[:2]):
-        if found not in refused:
-            return found
+        if reply_format is not None and weight:
+            wanted.append((-weight, place, reply_format))
+    for _, _, reply_format in sorted(wanted, key=lambda one: one[:2]):
+        if reply_format not in refused:
+            return reply_format
     raise RequestRejected(
         406,
         "not_acceptable",

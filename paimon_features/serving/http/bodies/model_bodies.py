@@ -162,7 +162,7 @@ def decode_infer(body: bytes | bytearray, limits: Limits) -> InferRequest:
 
 
 def _most_items(limits: Limits) -> int:
-    """Most objects, lists and keys of ready-made inputs."""
+    """Return the maximum number of objects, lists and keys of ready-made inputs."""
     return MAX_ITEMS + ITEMS_PER_ROW * limits.max_entities
 
 
@@ -183,7 +183,7 @@ def infer_arrays(
     rows = next(iter(given[signature.inputs[0].name].shape), 0)
     if rows < 1:
         raise _invalid("the inputs have no rows; expected a shape [rows, width] with 1 or more")
-    limits.check(rows, sum(each.width for each in signature.inputs))
+    limits.check(rows, sum(model_input.width for model_input in signature.inputs))
     arrays = []
     for of in signature.inputs:
         tensor = given[of.name]
@@ -224,7 +224,7 @@ def _tensor(of: ModelInput, data: Any, rows: int, limits: Limits) -> Array:
 
 
 def _array(of: ModelInput, flat: Sequence[Any], rows: int, limits: Limits) -> Array:
-    """Numbers or texts and nulls, row by row, as an input."""
+    """Return numbers or texts and nulls, row by row, as an input."""
     if of.dtype == "float64":
         return np.array(flat, np.float64).reshape(rows, of.width)
     limits.check_texts("input", {of.name: list(flat)})
@@ -261,7 +261,7 @@ def invocation_arrays(
     """
     columns = _columns(form, content, signature)
     rows = len(next(iter(columns.values()), ()))
-    limits.check(rows, sum(each.width for each in signature.inputs))
+    limits.check(rows, sum(model_input.width for model_input in signature.inputs))
     if rows < 1:
         raise _invalid(f"{form!r} has no rows; expected 1 or more")
     _check_names("column", columns, signature.inputs, also_of=True)
@@ -292,20 +292,20 @@ def invocation_arrays(
 
 
 def _columns(form: str, content: Any, signature: ModelSignature) -> dict[str, list[Any]]:
-    names = [each.name for each in signature.inputs]
+    names = [model_input.name for model_input in signature.inputs]
     if form == "dataframe_split":
         split = _converted(content, _Split, form)
         return _transposed(split.data, split.columns, form)
     if form == "dataframe_records" or (form == "instances" and _has(content, dict)):
         records = _converted(content, list[dict[str, Any]], form)
-        known = list(records[0]) if records else []
+        columns = list(records[0]) if records else []
         for number, record in enumerate(records):
             if record.keys() != records[0].keys():
                 raise _invalid(
                     f"record {number} of {form!r} has other columns than the first one: "
-                    f"{shortened(', '.join(record))}; expected {shortened(', '.join(known))}"
+                    f"{shortened(', '.join(record))}; expected {shortened(', '.join(columns))}"
                 )
-        return {name: [record[name] for record in records] for name in known}
+        return {name: [record[name] for record in records] for name in columns}
     if form == "inputs" and isinstance(content, dict):
         return {
             str(name): _converted(values, list[Any], f"inputs.{shortened(str(name))}")
@@ -366,20 +366,25 @@ def _hint(error: msgspec.ValidationError) -> str:
 def _check_names(
     what: str, given: Mapping[str, object], inputs: Sequence[ModelInput], *, also_of: bool
 ) -> None:
-    known = {each.name for each in inputs}
+    expected = {model_input.name for model_input in inputs}
     if also_of:
-        known |= {each.of for each in inputs}
-    names = ", ".join(each.name for each in inputs)
-    for each in inputs:
-        found = (each.name in given) + (also_of and each.of != each.name and each.of in given)
-        if not found:
+        expected |= {model_input.of for model_input in inputs}
+    names = ", ".join(model_input.name for model_input in inputs)
+    for model_input in inputs:
+        occurrences = (model_input.name in given) + (
+            also_of and model_input.of != model_input.name and model_input.of in given
+        )
+        if not occurrences:
             raise _invalid(
-                f"the {what} {each.name!r} is missing; the model takes: {shortened(names, 500)}"
+                f"the {what} {model_input.name!r} is missing; the model takes: "
+                f"{shortened(names, 500)}"
             )
-        if found > 1:
-            raise _invalid(f"the {what} {each.name!r} is there twice, as {each.of!r}, too")
+        if occurrences > 1:
+            raise _invalid(
+                f"the {what} {model_input.name!r} is there twice, as {model_input.of!r}, too"
+            )
     for name in given:
-        if name not in known:
+        if name not in expected:
             raise _invalid(
                 f"the model has no {what} {shortened(name)!r}; it takes: {shortened(names, 500)}"
             )

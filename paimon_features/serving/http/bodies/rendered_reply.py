@@ -68,11 +68,11 @@ def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
     if len(set(map(id, batch.codes))) == 1:
         # most batches: the features of one view share one array of codes
         codes = batch.codes[0]
-        own = [len(codes), *[0] * (len(Status) - 1)]
+        feature_counts = [len(codes), *[0] * (len(Status) - 1)]
         if not all_present(codes):
-            own = np.bincount(codes, minlength=len(Status)).tolist()
+            feature_counts = np.bincount(codes, minlength=len(Status)).tolist()
         views = _views_of(batch.selection)
-        return {view: [count * of_view for count in own] for view, of_view in views}
+        return {view: [count * of_view for count in feature_counts] for view, of_view in views}
     # most features of a view share one array of codes
     outputs: dict[tuple[str, int], int] = {}
     arrays: dict[int, Codes] = {}
@@ -108,7 +108,7 @@ def _views_of(selection: Selection) -> tuple[tuple[str, int], ...]:
 
 
 def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
-    """``X-Applied-Snapshot`` and ``X-Current-Ms``: ``view=number`` for each view."""
+    """Return ``X-Applied-Snapshot`` and ``X-Current-Ms``: ``view=number`` for each view."""
     return _headers(tuple((v, f.applied_snapshot, f.current_ms) for v, f in freshness.items()))
 
 

@@ -145,22 +145,22 @@ def _json(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
         if repeats_no_key(body, _keys_of(request)):
             return request, ()
     document = parse(body)
-    known: dict[str, Any] = {}
+    accepted: dict[str, Any] = {}
     try:
         fields = msgspec.convert(document, dict[str, Any])
         ignored = _ignored(fields, "JSON")
-        known = {name: value for name, value in fields.items() if name not in ignored}
-        return msgspec.convert(known, FeatureRequest), ignored
+        accepted = {name: value for name, value in fields.items() if name not in ignored}
+        return msgspec.convert(accepted, FeatureRequest), ignored
     except msgspec.ValidationError as error:
-        columns = ((field, known.get(field)) for field in _COLUMNS)
-        objects = {field: each for field, each in columns if isinstance(each, dict)}
+        columns = ((field, accepted.get(field)) for field in _COLUMNS)
+        objects = {field: column for field, column in columns if isinstance(column, dict)}
         _check_values(objects, msgspec.convert, "JSON")
         raise _invalid("JSON", error) from None
 
 
 def _message_pack(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
     """Return the request, and the names of the fields that were ignored."""
-    what = "MessagePack"
+    format_name = "MessagePack"
     columns: dict[str, Mapping[str, Any]] = {}
     try:
         fields = fields_of(body, "the MessagePack body")
@@ -168,20 +168,20 @@ def _message_pack(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, .
             with suppress(msgspec.ValidationError):  # it is no map: reported below
                 if name in fields:
                     columns[name] = fields_of(fields[name], f"the MessagePack body: {name!r}")
-        ignored = _ignored(fields, what)
+        ignored = _ignored(fields, format_name)
         if ignored:
-            known = {name: value for name, value in fields.items() if name not in ignored}
-            body = msgspec.msgpack.encode(known)
+            accepted = {name: value for name, value in fields.items() if name not in ignored}
+            body = msgspec.msgpack.encode(accepted)
         try:
             return _MESSAGE_PACK.decode(body), ignored
         except msgspec.ValidationError:
-            _check_values(columns, msgspec.msgpack.decode, what)
+            _check_values(columns, msgspec.msgpack.decode, format_name)
             raise
     except msgspec.ValidationError as error:
-        raise _invalid(what, error) from None
+        raise _invalid(format_name, error) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestRejected(
-            400, "malformed", f"the body is not {what}: {str(error)[:200]}"
+            400, "malformed", f"the body is not {format_name}: {str(error)[:200]}"
         ) from None
 
 
@@ -201,9 +201,9 @@ def _meant(name: str) -> str | None:
     """Return the field that a misspelt or foreign name means, None for a name unlike any."""
     if len(name) > _LONGEST_FIELD:
         return None
-    found = _SYNONYMS.get(name.lower())
+    synonym = _SYNONYMS.get(name.lower())
     close = difflib.get_close_matches(name.lower(), _TARGETS, 1, _SIMILAR)
-    return found or (close[0] if close else None)
+    return synonym or (close[0] if close else None)
 
 
 def _check_values(

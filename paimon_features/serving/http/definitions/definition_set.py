@@ -132,16 +132,16 @@ class DefinitionSet:
         RequestError
             For features that cannot be read together, or not online.
         """
-        found = self._services.get(service) if service is not None else self._lists.get(features)
-        if found is None:
-            found = self._resolve(service, features)
+        plan = self._services.get(service) if service is not None else self._lists.get(features)
+        if plan is None:
+            plan = self._resolve(service, features)
             if service is not None:
-                self._services[service] = found
+                self._services[service] = plan
             elif len(features) <= _REMEMBERED:
                 if len(self._lists) >= _REMEMBERED:
                     self._lists.clear()
-                self._lists[features] = found
-        return found
+                self._lists[features] = plan
+        return plan
 
     def service_plan(self, name: str) -> RequestPlan | None:
         """Return the plan of a service; None for one that is not read online."""
@@ -152,12 +152,12 @@ class DefinitionSet:
         grants = rights.grants
         if grants.reads_everything:
             return None
-        found = self._granted.get(grants)
-        if found is None:
+        names = self._granted.get(grants)
+        if names is None:
             if len(self._granted) >= _MOST_GRANTS:
                 self._granted.clear()
-            found = self._granted[grants] = frozenset(self._named(grants))
-        return found
+            names = self._granted[grants] = frozenset(self._named(grants))
+        return names
 
     def _named(self, grants: Grants) -> Iterator[str]:
         """Yield what services and views that are granted consist of, and what is computed of
@@ -239,26 +239,26 @@ class DefinitionSet:
     def _columns(
         self, parsed: ParsedRequest, plan: RequestPlan
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Entity keys and request inputs by their own names, wherever the client put them."""
+        """Return entity keys and request inputs by name, wherever the client put them."""
         keys: dict[str, Any] = {}
         inputs: dict[str, Any] = dict(parsed.inputs)
         for name, values in parsed.columns.items():
             if name in plan.keys:
-                target, own = keys, name
+                target, target_name = keys, name
             elif name in plan.inputs:
-                target, own = inputs, name
+                target, target_name = inputs, name
             else:
-                target, own = keys, plan.entity_names.get(name, "")
-            if not own or own in target:
+                target, target_name = keys, plan.entity_names.get(name, "")
+            if not target_name or target_name in target:
                 raise RequestRejected(
                     422,
                     "invalid_request",
                     f"entity key {name[:80]!r} is "
-                    + ("given twice" if own else "used by none of the requested features")
+                    + ("given twice" if target_name else "used by none of the requested features")
                     + f"; expected: {_signature(plan.keys)}"
                     + (f"; request inputs: {_signature(plan.inputs)}" if plan.inputs else ""),
                 )
-            target[own] = values
+            target[target_name] = values
         missing = [name for name in plan.keys if name not in keys]
         if missing:
             raise RequestRejected(

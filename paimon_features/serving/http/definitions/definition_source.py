@@ -27,7 +27,7 @@ class DefinitionSource(Protocol):
         """Read them, ``again`` if they were read before."""
 
     def stamp(self) -> Stamp:
-        """Something that differs after they changed; may block."""
+        """Return a value that differs after a change of the definitions; may block."""
 
 
 def definition_source(
@@ -55,7 +55,7 @@ class DefinitionsFile:
             return load_definitions(self.path)
 
     def stamp(self) -> Stamp:
-        """Path, time and size of the file, and of Python files and fitted versions next to it."""
+        """Return path, time and size of the file, and of code and fitted versions next to it."""
         folder = self.path.parent
         paths = {self.path, *folder.glob("*.py"), *folder.glob(f"{FOLDER}/*/*.json")}
         return tuple(stamp_of(path) for path in sorted(paths))
@@ -82,7 +82,7 @@ class PublishedBundle:
 
 
 def stamp_of(path: Path) -> tuple[str, int, int]:
-    """Path, time and size of a file; zeros for one that is not there."""
+    """Return the path, time and size of a file; zeros for a missing file."""
     try:
         status = path.stat()
     except OSError:

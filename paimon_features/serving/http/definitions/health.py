@@ -84,19 +84,19 @@ class StoreHealth:
         """Return the reasons why the server is not ready, a sentence each; empty if it is."""
         if self.error is not None:
             return [self.error]
-        unsafe = {server.policy for server in self.servers if not server.is_safe}
-        found = [may_evict("the online store", str(policy)) for policy in sorted(map(str, unsafe))]
+        unsafe = {str(server.policy) for server in self.servers if not server.is_safe}
+        reasons = [may_evict("the online store", policy) for policy in sorted(unsafe)]
         for name, view in self.views.items():
             limit_ms = max_staleness_ms.get(name)
             if view.reason is not None:
-                found.append(view.reason)
+                reasons.append(view.reason)
             elif view.freshness is not None and view.freshness.stale and limit_ms is not None:
                 behind_s = (now_ms - view.freshness.current_ms) / 1_000
-                found.append(
+                reasons.append(
                     f"feature view {name!r} is stale: {behind_s:,.1f} s behind the tile table, at "
                     f"most {limit_ms / 1_000:,.1f} s is declared; is its materializer running?"
                 )
-        return found
+        return reasons
 
 
 class StoreProbe:
@@ -159,15 +159,15 @@ def _of_view(
     evicted: Mapping[str, int],
     now_ms: int,
 ) -> ViewHealth:
-    what = f"feature view {view.name!r}"
+    title = f"feature view {view.name!r}"
     if state.epoch is None or state.content is None:
         building = "it is being built" if state.building else "is its materializer running?"
-        return ViewHealth(f"{what} is not in the online store yet; {building}")
+        return ViewHealth(f"{title} is not in the online store yet; {building}")
     content = state.content
-    known = {v.online_fingerprint for v in definitions.variants if v.name == view.name}
-    if content.online_fingerprint not in known:
+    fingerprints = {v.online_fingerprint for v in definitions.variants if v.name == view.name}
+    if content.online_fingerprint not in fingerprints:
         return ViewHealth(
-            f"{what} is in the online store for another definition (generation "
+            f"{title} is in the online store for another definition (generation "
             f"{content.generation})",
             generation=content.generation,
             epoch=state.epoch,
@@ -176,25 +176,25 @@ def _of_view(
     lost = sum(marker is None or not marker.complete for marker in markers)
     if lost:
         return ViewHealth(
-            f"{what}: the online store has lost {lost} of {len(markers)} markers; a running "
+            f"{title}: the online store has lost {lost} of {len(markers)} markers; a running "
             "materializer rebuilds the view",
             generation=content.generation,
             epoch=state.epoch,
         )
     if count := state.evicted_since(evicted):
         return ViewHealth(
-            f"{what}: the online store has evicted {count} keys, so that entities may be missing; "
+            f"{title}: the online store has evicted {count} keys, so that entities may be missing; "
             "a running materializer rebuilds the view",
             generation=content.generation,
             epoch=state.epoch,
         )
-    found = [marker for marker in markers if marker is not None]
+    present = [marker for marker in markers if marker is not None]
     return ViewHealth(
         None,
-        worst_freshness(view, found, now_ms),
+        worst_freshness(view, present, now_ms),
         content.generation,
         state.epoch,
-        any(marker.followed for marker in found),
+        any(marker.followed for marker in present),
     )
 
 

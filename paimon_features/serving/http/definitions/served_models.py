@@ -58,9 +58,7 @@ class BoundVersion:
         self.manifest = version.manifest
         self.signature = self.manifest.signature
         self.inputs = self.signature.inputs
-        self.features = tuple(
-            dict.fromkeys(each.of for each in self.inputs if each.source == "feature")
-        )
+        self.features = tuple(dict.fromkeys(i.of for i in self.inputs if i.source == "feature"))
         self.shadows: tuple[BoundVersion, ...] = ()
         self.problem: str | None = None
         self.changed: tuple[str, ...] = ()
@@ -83,10 +81,10 @@ class BoundVersion:
                 f"{found_keys}, and it was trained with {keys}; train it again"
             )
         outputs = {str(output): output for output in plan.selection.outputs}
-        for each in self.inputs:
-            if each.source == "entity":
+        for model_input in self.inputs:
+            if model_input.source == "entity":
                 continue
-            output = outputs[each.of]
+            output = outputs[model_input.of]
             if isinstance(output, FeatureRef):
                 view = next(view for view in plan.views if view.name == output.view)
                 feature = view.feature(output.feature)
@@ -94,17 +92,17 @@ class BoundVersion:
                 kind = feature.type.text
             else:
                 kind = output.type.text
-            if kind != each.type:
+            if kind != model_input.type:
                 return (
-                    f"model {self.manifest}: the feature {each.of!r} is now of type {kind}, and "
-                    f"it was trained with {each.type}; train it again"
+                    f"model {self.manifest}: the feature {model_input.of!r} is now of type {kind}, "
+                    f"and it was trained with {model_input.type}; train it again"
                 )
-            if each.definition.startswith(PREFIX) and each.definition != (
+            if model_input.definition.startswith(PREFIX) and model_input.definition != (
                 self._definitions.value_definition(output)
             ):
                 return (
-                    f"model {self.manifest}: the feature {each.of!r} is defined otherwise than "
-                    "when it was trained; train it again, or restore the definition"
+                    f"model {self.manifest}: the feature {model_input.of!r} is defined otherwise "
+                    "than when it was trained; train it again, or restore the definition"
                 )
         self.changed = tuple(
             name for name in self.features if self._definitions_differ(plan, outputs[name], name)
@@ -114,9 +112,9 @@ class BoundVersion:
     def _definitions_differ(self, plan: RequestPlan, output: Output, name: str) -> bool:
         # those of earlier releases cover more than the value, so they are only reported
         trained = {
-            each.definition
-            for each in self.inputs
-            if each.of == name and not each.definition.startswith(PREFIX)
+            model_input.definition
+            for model_input in self.inputs
+            if model_input.of == name and not model_input.definition.startswith(PREFIX)
         }
         if isinstance(output, FeatureRef):
             view = next(view for view in plan.views if view.name == output.view)
@@ -130,14 +128,14 @@ class BoundVersion:
         if self.own is None or self.problem is not None:
             return
         fit = [
-            each
-            for each in shadows
-            if each.own is not None
-            and each.problem is None
-            and each.own.inputs.items() <= self.own.inputs.items()
-            and each.own.keys == self.own.keys
+            shadow
+            for shadow in shadows
+            if shadow.own is not None
+            and shadow.problem is None
+            and shadow.own.inputs.items() <= self.own.inputs.items()
+            and shadow.own.keys == self.own.keys
         ]
-        names = tuple(dict.fromkeys([*self.features, *(f for each in fit for f in each.features)]))
+        names = tuple(dict.fromkeys([*self.features, *(f for s in fit for f in s.features)]))
         try:
             self.plan = definitions.plan(None, names)
         except (PaimonFeaturesError, RequestRejected):
@@ -150,24 +148,26 @@ class BoundVersion:
         The features of all responses of a batch are converted at once.
         """
         batch = response.batch
-        made: dict[int, Array] | None = batch.rendered.get(self)
-        if made is None:
+        feature_arrays: dict[int, Array] | None = batch.rendered.get(self)
+        if feature_arrays is None:
             places = batch.selection.places
-            made = batch.rendered[self] = {
-                number: input_array(each, batch.columns[places[each.of]])
-                for number, each in enumerate(self.inputs)
-                if each.source == "feature"
+            feature_arrays = batch.rendered[self] = {
+                number: input_array(model_input, batch.columns[places[model_input.of]])
+                for number, model_input in enumerate(self.inputs)
+                if model_input.source == "feature"
             }
-        if len(made) == len(self.inputs):
+        if len(feature_arrays) == len(self.inputs):
             arrays: list[Array] | None = batch.rendered.get((self, "list"))
             if arrays is None:
                 # one list for all responses: their rows then need no copy
-                arrays = batch.rendered[self, "list"] = list(made.values())
+                arrays = batch.rendered[self, "list"] = list(feature_arrays.values())
             return arrays, response.start, response.stop
         rows = slice(response.start, response.stop)
         return (
             [
-                made[number][rows] if number in made else self._of_entity(number, response)
+                feature_arrays[number][rows]
+                if number in feature_arrays
+                else self._of_entity(number, response)
                 for number in range(len(self.inputs))
             ],
             0,
@@ -210,14 +210,14 @@ class LoadedModel:
 
     def bound(self, definitions: DefinitionSet) -> Mapping[int, BoundVersion]:
         """Return the versions by number, as they read by these definitions."""
-        known, bound = self._bound
-        if known is definitions:
+        bound_to, bound = self._bound
+        if bound_to is definitions:
             return bound
-        bound = {number: BoundVersion(each, definitions) for number, each in self.versions.items()}
-        shadows = [bound[each.version] for each in self.states.shadows if each.version in bound]
-        for each in self.states.serving:
-            if each.version in bound:
-                bound[each.version].read_with(shadows, definitions)
+        bound = {n: BoundVersion(version, definitions) for n, version in self.versions.items()}
+        shadows = [bound[state.version] for state in self.states.shadows if state.version in bound]
+        for state in self.states.serving:
+            if state.version in bound:
+                bound[state.version].read_with(shadows, definitions)
         self._bound = definitions, bound
         return bound
 
@@ -254,17 +254,17 @@ class LoadedModel:
                 f"model {self.name!r} has no version in production; 'paimon-features models "
                 f"promote {self.name} VERSION' puts one there"
             )
-        found = bound.get(number)
-        if found is None:
+        chosen = bound.get(number)
+        if chosen is None:
             raise RequestRejected(
                 404,
                 "unknown_name",
                 f"model {self.name!r} has no version {number} here; it has: "
                 f"{', '.join(map(str, sorted(bound))) or 'none'} (GET /models)",
             )
-        if found.problem is not None:
-            raise not_ready(found.problem)
-        return found
+        if chosen.problem is not None:
+            raise not_ready(chosen.problem)
+        return chosen
 
     def _assigned(self, entities: Mapping[str, object] | None, unit: str | None) -> int | None:
         """Return the version that the split assigns.
@@ -272,7 +272,7 @@ class LoadedModel:
         The entity is looked at only where there is one.
         """
         states = self.states
-        if unit is None and entities and any(each.slots for each in states.versions):
+        if unit is None and entities and any(state.slots for state in states.versions):
             signature = next(iter(self.versions.values())).manifest.signature
             types = {key.name: type_from_text(key.type) for key in signature.entities}
             first = {name: _first(values) for name, values in entities.items()}
@@ -307,17 +307,15 @@ class ModelSet:
         RequestRejected
             404 for one that is not there, 403 for features that the token may not read.
         """
-        found = self.models.get(name)
-        if found is None and self.problem is not None:
+        model = self.models.get(name)
+        if model is None and self.problem is not None:
             raise not_ready("the models of this server could not be read, and are read again")
-        if found is None:
-            known = [
-                each for each in sorted(self.models) if self.may_use(each, rights, definitions)
-            ]
+        if model is None:
+            usable = [n for n in sorted(self.models) if self.may_use(n, rights, definitions)]
             raise RequestRejected(
                 404,
                 "unknown_name",
-                f"unknown model {name[:80]!r}; available: {', '.join(known[:20]) or 'none'}",
+                f"unknown model {name[:80]!r}; available: {', '.join(usable[:20]) or 'none'}",
             )
         if not self.may_use(name, rights, definitions):
             raise RequestRejected(
@@ -326,7 +324,7 @@ class ModelSet:
                 f"the token {rights.client!r} may not use the model {name!r}: it reads features "
                 f"beyond those of {rights.grants}",
             )
-        return found
+        return model
 
     def may_use(self, name: str, rights: Rights, definitions: DefinitionSet) -> bool:
         """Return True if the rights name a model, or cover all features of all its versions."""
@@ -337,7 +335,7 @@ class ModelSet:
         granted = definitions.granted(rights)
         if granted is None:
             return True
-        return all(granted.issuperset(each.features) for each in self._versions(name, definitions))
+        return all(granted.issuperset(v.features) for v in self._versions(name, definitions))
 
     def check_shown(
         self, bound: BoundVersion, rights: Rights, definitions: DefinitionSet, *, explain: bool
@@ -359,41 +357,41 @@ class ModelSet:
         return list(self.models[name].bound(definitions).values())
 
     def unserved(self, definitions: DefinitionSet) -> list[str]:
-        """Why something that should be served is not, a sentence each; empty if all is."""
-        found = [] if self.problem is None or self.models else [self.problem]
+        """Return why something that should be served is not, a sentence each; empty if all is."""
+        problems = [] if self.problem is None or self.models else [self.problem]
         for name, model in sorted(self.models.items()):
             bound = model.bound(definitions)
             if not bound and model.problem is not None:
-                found.append(f"model {name!r} is not loaded: {model.problem}")
-            for each in model.states.serving:
-                own = bound.get(each.version)
-                if own is not None and own.problem is not None:
-                    found.append(own.problem)
-        return found
+                problems.append(f"model {name!r} is not loaded: {model.problem}")
+            for state in model.states.serving:
+                version = bound.get(state.version)
+                if version is not None and version.problem is not None:
+                    problems.append(version.problem)
+        return problems
 
     def well(self, definitions: DefinitionSet) -> dict[str, bool]:
         """Return True if all that is published of each model is served."""
         return {
             name: model.problem is None
-            and all(each.problem is None for each in model.bound(definitions).values())
+            and all(version.problem is None for version in model.bound(definitions).values())
             for name, model in self.models.items()
         }
 
     def problems(self, definitions: DefinitionSet) -> list[str]:
         """Return what is wrong with the models although they may be served, a sentence each."""
-        found = [] if self.problem is None or not self.models else [self.problem]
+        problems = [] if self.problem is None or not self.models else [self.problem]
         for name, model in sorted(self.models.items()):
             bound = model.bound(definitions)
             if bound and model.problem is not None:
-                found.append(model.problem)
+                problems.append(model.problem)
             if model.states.production is None:
-                found.append(f"model {name!r} has no version in production")
-            shadows = (bound.get(each.version) for each in model.states.shadows)
-            found += [each.problem for each in shadows if each and each.problem is not None]
-            found += [
-                f"model {each.manifest}: defined otherwise than when it was trained: "
-                f"{', '.join(each.changed[:5])}; train it again"
-                for each in bound.values()
-                if each.changed
+                problems.append(f"model {name!r} has no version in production")
+            shadows = (bound.get(state.version) for state in model.states.shadows)
+            problems += [v.problem for v in shadows if v and v.problem is not None]
+            problems += [
+                f"model {version.manifest}: defined otherwise than when it was trained: "
+                f"{', '.join(version.changed[:5])}; train it again"
+                for version in bound.values()
+                if version.changed
             ]
-        return found
+        return problems

@@ -54,9 +54,9 @@ class AdminPages:
         """Method and handler by path."""
 
     def route_of(self, path: str) -> tuple[str, str, Handler] | None:
-        """Route, method and handler of a file of the pages; None if there is no such file."""
-        known = path.removeprefix("/") in ui.assets("server")
-        return ("/ui/{file}", "GET", self._ui) if known else None
+        """Return route, method and handler of a file of the pages; None for an unknown file."""
+        is_asset = path.removeprefix("/") in ui.assets("server")
+        return ("/ui/{file}", "GET", self._ui) if is_asset else None
 
     def close(self) -> None:
         """Release the threads of probes and explanations."""
@@ -154,10 +154,10 @@ class AdminPages:
     def _openapi_document(self, request: Request) -> dict[str, Any]:
         """With the names that the token may know; on a server with tokens, none without one."""
         state = self._state
-        known = None
+        readable = None
         if state.tokens is None or request.authorization:
-            known = catalogue(state.definitions, state.authorize(request))
-        return openapi.document(known, state.limits, with_tokens=state.tokens is not None)
+            readable = catalogue(state.definitions, state.authorize(request))
+        return openapi.document(readable, state.limits, with_tokens=state.tokens is not None)
 
 
 def _json(document: object) -> Reply:
@@ -170,7 +170,7 @@ def _without_names(document: dict[str, Any]) -> dict[str, Any]:
     hidden = "; a token for everything, or with 'admin', reads which and why"
     unreadable = sum(not view["readable"] for view in views)
     counts = f"{unreadable} of {len(views)} feature views cannot be read"
-    shown = [each for each in document["reasons"] if each == STORE_UNAVAILABLE]
+    shown = [reason for reason in document["reasons"] if reason == STORE_UNAVAILABLE]
     if document["reasons"] and not shown:
         shown = [f"{len(document['reasons'])} reasons; {counts}{hidden}"]
     warnings = len(document["warnings"])

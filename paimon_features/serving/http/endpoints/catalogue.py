@@ -21,7 +21,7 @@ from paimon_features.serving.http.definitions.definition_set import DefinitionSe
 
 
 def catalogue(definitions: DefinitionSet, rights: Rights) -> dict[str, Any]:
-    """Services, views, computed features and entities that the rights cover, with their types.
+    """Return services, views, computed features and entities that the rights cover.
 
     A ``version`` changes if and only if the meaning of the object changes.
     """
@@ -61,7 +61,7 @@ def catalogue(definitions: DefinitionSet, rights: Rights) -> dict[str, Any]:
 
 
 def digest(document: object) -> str:
-    """Equal for equal documents."""
+    """Return the digest of a document, which is equal for equal documents."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -117,7 +117,7 @@ class EntityRequests(ABC):
 
     @abstractmethod
     def head(self, request: Request) -> Head:
-        """Rights and formats; raises RequestRejected for those that are not possible."""
+        """Return rights and formats; RequestRejected for those that are not possible."""
 
     @abstractmethod
     def decode(self, request: Request, body: bytes | bytearray, head: Head) -> Any:
@@ -145,7 +145,7 @@ class EntityRequests(ABC):
         self.state.buffers.free(work.size)
 
     def note_answered(self) -> None:
-        """The store has answered."""
+        """Note that the store has answered."""
         if self._store_log.is_failing:
             self._store_log.answered()
 
@@ -197,7 +197,7 @@ class _Decoding(EntityWork):
         of.state.bodies.submit(partial(of.decode, request, body, head), self._decoded)
 
     def give_up(self) -> None:
-        """Nobody waits for the reply any more."""
+        """Stop waiting for the reply, which nobody needs any more."""
         self._is_given_up = True
         if self._work is not None:
             self._work.give_up()

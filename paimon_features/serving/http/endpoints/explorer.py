@@ -66,20 +66,20 @@ def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -
     view, feature = query_.view, query_.feature
     if granted is None:
         return None if feature is None else [feature]
-    own = [name.partition(":")[2] for name in sorted(granted) if name.startswith(f"{view}:")]
-    if not own:
+    readable = [name.partition(":")[2] for name in sorted(granted) if name.startswith(f"{view}:")]
+    if not readable:
         # this token may not know whether the view exists
         raise UnknownNameError(
             f"there is no feature view {view[:80]!r} that the token {rights.client!r} may read; "
             "GET /features lists what it may read"
         )
     if feature is None:
-        return own
-    if feature not in own:
+        return readable
+    if feature not in readable:
         raise RequestRejected(
             403,
             "forbidden",
             f"the token {rights.client!r} may not read {view}:{feature[:80]}; of this view it may "
-            f"read: {', '.join(own)}",
+            f"read: {', '.join(readable)}",
         )
     return [feature]

@@ -42,7 +42,7 @@ def feast_document(rejection: RequestRejected, request_id: str) -> bytes:
 def _class_of(rejection: RequestRejected) -> str:
     if rejection.code != "unknown_name":
         return _BY_CODE.get(rejection.code, "FeastError")
-    for what, name in (("service", "FeatureService"), ("feature view", "FeatureView")):
-        if rejection.detail.startswith(f"there is no {what} "):
+    for kind, name in (("service", "FeatureService"), ("feature view", "FeatureView")):
+        if rejection.detail.startswith(f"unknown {kind} "):
             return f"{name}NotFoundException"
     return "FeastObjectNotFoundException"

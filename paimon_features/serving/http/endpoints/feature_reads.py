@@ -43,7 +43,7 @@ class FeatureReads(EntityRequests):
     """Reads features for clients."""
 
     def head(self, request: Request) -> Head:
-        """Rights and formats."""
+        """Return rights and formats."""
         rights = self.state.authorize(request)
         body_format = format_of_body(request.content_type)
         return Head(rights, body_format, format_of_reply(request.accept, body_format))
@@ -62,7 +62,7 @@ class FeatureReads(EntityRequests):
         finish: Finish,
         client: IsGone | None,
     ) -> PendingQuery:
-        """From what a body says to the coalescer's queue."""
+        """Submit what a body requests to the coalescer's queue."""
         state = self.state
         parsed = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions
@@ -144,7 +144,7 @@ class _Read(EntityWork):
         return render(response, self._writer, self.parsed.full_feature_names)
 
     def take(self, result: Any) -> None:
-        """The rendered response or an error; called once, also for a query that was given up."""
+        """Take the rendered response or an error; called once, also if the query was given up."""
         self._reads.leave(self)
         if not isinstance(result, BaseException):
             try:

@@ -149,16 +149,16 @@ class ModelPages:
                 "platform": _PLATFORM,
                 "inputs": [
                     {
-                        "name": each.name,
-                        "datatype": DATATYPES[each.dtype],
-                        "shape": [-1, each.width],
-                        "parameters": {"of": each.of, "type": each.type},
+                        "name": model_input.name,
+                        "datatype": DATATYPES[model_input.dtype],
+                        "shape": [-1, model_input.width],
+                        "parameters": {"of": model_input.of, "type": model_input.type},
                     }
-                    for each in signature.inputs
+                    for model_input in signature.inputs
                 ],
                 "outputs": [
-                    {"name": each.name, "datatype": "FP32", "shape": [-1, each.width]}
-                    for each in signature.outputs
+                    {"name": output.name, "datatype": "FP32", "shape": [-1, output.width]}
+                    for output in signature.outputs
                 ],
             }
         )
@@ -193,13 +193,13 @@ class ModelPages:
                     "model_version": str(bound.manifest.version),
                     "outputs": [
                         {
-                            "name": each.name,
+                            "name": output.name,
                             "datatype": "FP32",
-                            "shape": [rows, each.width],
+                            "shape": [rows, output.width],
                             "data": plain_output(array.reshape(-1, 1)),
                         }
-                        for each, array in zip(bound.signature.outputs, outputs, strict=True)
-                        if each.name in requested
+                        for output, array in zip(bound.signature.outputs, outputs, strict=True)
+                        if output.name in requested
                     ],
                 }
                 if isinstance(infer_request.id, str):
@@ -342,7 +342,7 @@ def model_error(request: Request, rejection: RequestRejected) -> bytes | None:
 
 def _requested_outputs(infer_request: InferRequest, signature: ModelSignature) -> set[str]:
     """Return the names of the requested outputs; all by default."""
-    names = [each.name for each in signature.outputs]
+    names = [output.name for output in signature.outputs]
     if not infer_request.outputs:
         return set(names)
     requested = [output.name for output in infer_request.outputs]
@@ -359,32 +359,32 @@ def _requested_outputs(infer_request: InferRequest, signature: ModelSignature) -
 def _described(model: LoadedModel, bound: Mapping[int, BoundVersion]) -> dict[str, Any]:
     versions = []
     for state in model.states.versions:
-        own = bound.get(state.version)
+        version = bound.get(state.version)
         entry: dict[str, Any] = {
             "version": state.version,
             "state": state.state,
             "share": state.traffic / SHARES,
-            "ready": own is not None and own.problem is None,
+            "ready": version is not None and version.problem is None,
         }
-        if own is not None:
-            manifest, signature = own.manifest, own.signature
+        if version is not None:
+            manifest, signature = version.manifest, version.signature
             entry |= {
                 "kind": manifest.kind,
                 "task": signature.task,
                 "service": signature.service,
                 "created_at_ms": manifest.created_at_ms,
                 "entities": {key.name: key.type for key in signature.entities},
-                "features": list(own.features),
+                "features": list(version.features),
                 "outputs": [
-                    {"name": each.name, "width": each.width, "classes": list(each.classes)}
-                    for each in signature.outputs
+                    {"name": output.name, "width": output.width, "classes": list(output.classes)}
+                    for output in signature.outputs
                 ],
-                "metrics": {name: each.value for name, each in manifest.metrics.items()},
+                "metrics": {name: metric.value for name, metric in manifest.metrics.items()},
             }
-            if own.changed:
-                entry["changed_features"] = list(own.changed)
-            if own.problem is not None:
-                entry["problem"] = own.problem
+            if version.changed:
+                entry["changed_features"] = list(version.changed)
+            if version.problem is not None:
+                entry["problem"] = version.problem
         versions.append(entry)
     document: dict[str, Any] = {"name": model.name, "versions": versions}
     if model.problem is not None:

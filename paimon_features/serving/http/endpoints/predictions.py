@@ -82,7 +82,7 @@ class Predictions(EntityRequests):
         self.prediction_log = prediction_log
 
     def head(self, request: Request) -> Head:
-        """Rights and formats; predictions have no Arrow."""
+        """Return rights and formats; predictions have no Arrow."""
         rights = self.state.authorize(request)
         body_format = format_of_body(request.content_type)
         if body_format is Format.ARROW:
@@ -118,7 +118,7 @@ class Predictions(EntityRequests):
         finish: Finish,
         client: IsGone | None,
     ) -> _Work:
-        """From what a body says to the coalescer's queue."""
+        """Submit what a body requests to the coalescer's queue."""
         state = self.state
         predict_request = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions and of
@@ -263,11 +263,11 @@ class _Work(EntityWork):
         self._finish, self._client = finish, client
 
     def give_up(self) -> None:
-        """Nobody waits for the reply any more."""
+        """Stop waiting for the reply, which nobody needs any more."""
         self.pending.give_up()
 
     def take(self, response: Any) -> None:
-        """The features, or an error: the next step is the network."""
+        """Take the features, or an error; the next step is the network."""
         if isinstance(response, BaseException):
             self._end(response)
             return
@@ -307,16 +307,16 @@ class _Work(EntityWork):
         self._end(reply)
         if isinstance(reply, Exception):
             return
-        own = [array[: self.rows] for array in outputs]
-        logged = self._of.log(self, self.bound, self._role(), response, own)
+        row_outputs = [array[: self.rows] for array in outputs]
+        logged = self._of.log(self, self.bound, self._role(), response, row_outputs)
         if self.bound.shadows:
             try:
-                self._of.run_shadows(self, response, own, logged)
+                self._of.run_shadows(self, response, row_outputs, logged)
             except OverloadedError:
                 return  # the server ends
 
     def _role(self) -> Role:
-        """Why the version answers."""
+        """Return why the version answers."""
         if self.predict_request.version:
             return "requested"
         state = self.bound.version.state.state
@@ -346,8 +346,8 @@ class _Work(EntityWork):
             out["classes"] = first.classes
         if len(outputs) > 1:
             out["outputs"] = {
-                each.name: plain_output(array[:rows])
-                for each, array in zip(signature.outputs[1:], outputs[1:], strict=True)
+                output.name: plain_output(array[:rows])
+                for output, array in zip(signature.outputs[1:], outputs[1:], strict=True)
             }
         if self.predict_request.full is True or self.predict_request.explain is True:
             features = _features(response, numbers, binary=self.reply_format is not Format.JSON)
@@ -365,12 +365,12 @@ class _Work(EntityWork):
     def _explanations(
         self, features: Mapping[str, Any], response: OnlineResponse, output: Array
     ) -> list[list[dict[str, Any]]]:
-        """For each entity the inputs, those that contribute most first."""
+        """Return the inputs of each entity, those that contribute most first."""
         rows, inputs = self.rows, self.bound.inputs
         width = output.shape[1]
         # axes: (1 + inputs, rows, width)
-        found = output.astype(np.float64).reshape(1 + len(inputs), rows, width)
-        contributions = found[:1] - found[1:]
+        predicted = output.astype(np.float64).reshape(1 + len(inputs), rows, width)
+        contributions = predicted[:1] - predicted[1:]
         order = np.argsort(-np.abs(contributions).max(axis=2), axis=0, kind="stable")
         out: list[list[dict[str, Any]]] = []
         for row in range(rows):
@@ -386,11 +386,11 @@ class _Work(EntityWork):
                     ),
                 }
                 if of.source == "feature":
-                    known = features[of.of]
+                    feature = features[of.of]
                     entry |= {
-                        "value": known["values"][row],
-                        "status": known["statuses"][row],
-                        "event_time_ms": known["event_times_ms"][row],
+                        "value": feature["values"][row],
+                        "status": feature["statuses"][row],
+                        "event_time_ms": feature["event_times_ms"][row],
                     }
                 else:
                     entry["value"] = response.keys[of.of][row]
@@ -420,18 +420,18 @@ def plain_output(array: Array) -> list[Any]:
     Null for what is not finite.
     """
     values: list[Any] = (array[:, 0] if array.shape[1] == 1 else array).tolist()
-    return values if np.isfinite(array).all() else [_finite(each) for each in values]
+    return values if np.isfinite(array).all() else [_finite(row) for row in values]
 
 
 def _finite(values: Any) -> Any:
-    """Null for a number that is not finite, in a list, too."""
+    """Return null for a number that is not finite, in a list, too."""
     if isinstance(values, list):
-        return [_finite(each) for each in values]
+        return [_finite(value) for value in values]
     return values if np.isfinite(values) else None
 
 
 def version_headers(bound: BoundVersion) -> Headers:
-    """``X-Model-Version``: the version that has answered."""
+    """Return ``X-Model-Version``: the version that has answered."""
     return ((b"x-model-version", str(bound.manifest).encode()),)
 
 

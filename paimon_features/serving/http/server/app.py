@@ -201,15 +201,15 @@ class FeatureApp:
 
     def _handler(self, request: Request) -> Handler:
         self._hosts.check(request)
-        found = self._route_of(request.path)
-        if found is None:
-            known = [*self._routes, PREDICT_ROUTE, "/v2/models/{model}"]
+        route = self._route_of(request.path)
+        if route is None:
+            routes = [*self._routes, PREDICT_ROUTE, "/v2/models/{model}"]
             raise RequestRejected(
                 404,
                 "not_found",
-                f"no path {request.path[:80]!r}; the paths are: {', '.join(known)}",
+                f"no path {request.path[:80]!r}; the paths are: {', '.join(routes)}",
             )
-        request.route, method, handler = found
+        request.route, method, handler = route
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
             raise RequestRejected(
                 405,
@@ -221,9 +221,9 @@ class FeatureApp:
 
     def _route_of(self, path: str) -> tuple[str, str, Handler] | None:
         """Return the route, method and handler of a path."""
-        found = self._routes.get(path)
-        if found is not None:
-            return path, *found
+        method_and_handler = self._routes.get(path)
+        if method_and_handler is not None:
+            return path, *method_and_handler
         if path.startswith(PREDICT_PREFIX) and "/" not in path[len(PREDICT_PREFIX) :]:
             return PREDICT_ROUTE, "POST", self.predictions.answer
         return self._models.route_of(path) or self._admin.route_of(path)

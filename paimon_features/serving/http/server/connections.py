@@ -99,23 +99,23 @@ class Connections:
         return next(iter(self._idle), oldest)
 
     def idle(self, connection: Connection) -> None:
-        """The connection waits for its next request."""
+        """Note that the connection waits for its next request."""
         if connection in self._open:
             self._idle[connection] = None
 
     def in_head(self, connection: Connection, now_s: float) -> None:
-        """The connection has begun to send a request, and none before it is being answered."""
+        """Note that the connection sends a request, and none before it is being answered."""
         self._idle.pop(connection, None)
         if connection in self._open:
             self._in_head[connection] = now_s
 
     def busy(self, connection: Connection) -> None:
-        """The connection has sent the head of a request."""
+        """Note that the connection has sent the head of a request."""
         self._idle.pop(connection, None)
         self._in_head.pop(connection, None)
 
     def hold(self, connection: Connection, size: int, now_s: float) -> None:
-        """The connection has ``size`` bytes in memory that nobody has read yet, 0 for none."""
+        """Note that ``size`` bytes of the connection are in memory and unread, 0 for none."""
         self.buffers.hold(size - connection.held)
         connection.held = size
         if not size:
@@ -124,7 +124,7 @@ class Connections:
             self._holding[connection] = now_s
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed, or is about to be."""
+        """Forget a connection that is closed, or is about to be."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
         self._in_head.pop(connection, None)

@@ -58,18 +58,18 @@ class ModelReloader:
             return ModelSet(before.models, before.stamp, redact(str(error)))
         models: dict[str, LoadedModel] = {}
         for name, states in sorted(index.models.items()):
-            known = before.models.get(name)
+            previous = before.models.get(name)
             try:
-                models[name] = self._model(states, known)
+                models[name] = self._model(states, previous)
             except OnlineStoreError as error:
                 return ModelSet(before.models, before.stamp, redact(str(error)))
         return ModelSet(models, stamp)
 
-    def _model(self, states: ModelStates, known: LoadedModel | None) -> LoadedModel:
-        if known is not None and known.states == states and known.problem is None:
-            return known
-        loaded = {} if known is None else {
-            each.state.manifest: each for each in known.versions.values()
+    def _model(self, states: ModelStates, previous: LoadedModel | None) -> LoadedModel:
+        if previous is not None and previous.states == states and previous.problem is None:
+            return previous
+        loaded = {} if previous is None else {
+            version.state.manifest: version for version in previous.versions.values()
         }  # fmt: skip
         versions: dict[int, LoadedVersion] = {}
         problems: list[str] = []
@@ -88,8 +88,8 @@ class ModelReloader:
                 versions[state.version] = LoadedVersion(state, network)
         if not problems:
             return LoadedModel(states, versions)
-        if known is not None and known.versions:
-            return known.with_problem("; ".join(problems))
+        if previous is not None and previous.versions:
+            return previous.with_problem("; ".join(problems))
         production = states.production
         if production is None or production.version not in versions:
             versions = {}
@@ -129,5 +129,5 @@ class ModelReloader:
 
 
 def _said(states: ModelStates) -> str:
-    served = [f"{each.version} ({each.state})" for each in (*states.serving, *states.shadows)]
+    served = [f"{state.version} ({state.state})" for state in (*states.serving, *states.shadows)]
     return ", ".join(served) or "none served"

@@ -55,9 +55,9 @@ _known_heads: dict[bytes, Request] = {}
 
 def _target(url: bytes) -> tuple[str, bytes]:
     """Return the path and the query of a request; ValueError if it is not valid."""
-    found = httptools.parse_url(url)
-    path = found.path.decode("ascii")
-    return unquote(path) if "%" in path else path, found.query or b""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.query or b""
 
 
 _short_target = functools.lru_cache(maxsize=256)(_target)
@@ -353,10 +353,10 @@ class HttpProtocol(asyncio.Protocol):
         if self._in_head or self._in_body or self.is_busy or len(data) > _BODY_BYTES:
             return False
         end = data.find(b"\r\n\r\n") + 4
-        known = _known_heads.get(data[:end])
-        if known is None or int(known.content_length) != len(data) - end:
+        head = _known_heads.get(data[:end])
+        if head is None or int(head.content_length) != len(data) - end:
             return False
-        self._next = exchange = _Exchange(self, known.again(), True)
+        self._next = exchange = _Exchange(self, head.again(), True)
         exchange.take(data[end:])
         exchange.complete()
         self._connections.busy(self)
@@ -408,7 +408,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._end()
 
     def _forget_unfinished(self, exchange: _Exchange) -> None:
-        """The rest of this request is not valid; those before it are answered."""
+        """Drop the rest of an invalid request; those before it are answered."""
         exchange.disconnect()
         if exchange is self._current:
             self._current = None
@@ -418,7 +418,7 @@ class HttpProtocol(asyncio.Protocol):
             self.pipeline.remove(exchange)
 
     def _end(self) -> None:
-        """All that was read is answered, and nothing more is read."""
+        """End the connection: all requests are answered, and nothing more is read."""
         if self._invalid and not self._is_closing:
             self._connections.count("invalid", self._loop.time())
             self._write_last(400, b"text/plain; charset=utf-8", (), _INVALID)
@@ -557,7 +557,7 @@ class HttpProtocol(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """After a reply: the next request, or what is left unparsed, or nothing."""
+        """Continue after a reply: the next request, or what is left unparsed, or nothing."""
         if self.pipeline:
             self._start_next()
             if self.has_ended:
@@ -577,7 +577,7 @@ class HttpProtocol(asyncio.Protocol):
             self._connections.idle(self)
 
     def body_is_wanted(self) -> None:
-        """The bytes that have waited are taken: more may come."""
+        """Resume reading: the bytes that waited are taken."""
         if self._body_waits:
             self._body_waits = False
             self._resume_soon()
@@ -638,7 +638,7 @@ class _Exchange:
         return len(self._bytes)
 
     def complete(self) -> None:
-        """The body has arrived."""
+        """Note that the body has arrived."""
         self._is_complete = True
         self._wake()
 
@@ -647,7 +647,7 @@ class _Exchange:
         return self._protocol.has_ended
 
     def disconnect(self) -> None:
-        """The client is gone, or nothing more is read from it."""
+        """Note that the client is gone, or that nothing more is read from it."""
         self._is_gone = True
         self._wake()
 

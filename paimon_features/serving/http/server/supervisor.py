@@ -44,8 +44,8 @@ def listen(host: str, port: int) -> socket.socket:
         If the address cannot be listened on.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -244,16 +244,16 @@ class Supervisor:
                     f"the server does not start: a worker ended with code {code}; see the log above"
                 )
             lived_s = time.monotonic() - worker.since_s
-            known = _PAUSE_S if lived_s > _LIVED_WELL_S else self._pause_s[slot]
-            self._pause_s[slot] = min(2 * known, _LONGEST_PAUSE_S)
-            self._restart_at[slot] = time.monotonic() + known
+            pause_s = _PAUSE_S if lived_s > _LIVED_WELL_S else self._pause_s[slot]
+            self._pause_s[slot] = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._restart_at[slot] = time.monotonic() + pause_s
             self._on_event(
                 {
                     "event": "worker_died",
                     "worker": worker.process.pid,
                     "code": code,
                     "reason": "" if reason == "ready" else reason,
-                    "restart_in_s": known,
+                    "restart_in_s": pause_s,
                 }
             )
 
