@@ -125,7 +125,10 @@ def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> 
         (("--set", "replicas=0"), "replicas = 0; expected 1 or more"),
         (("--set", "slots=many"), "--set slots=many: expected an integer of 1 or more"),
         (("--set", "slots"), "--set slots: expected NAME=VALUE"),
-        (("--set", "replica=3"), "unknown setting of --set 'replica'; did you mean"),
+        (
+            ("--set", "replica=3"),
+            "unknown setting of --set 'replica'; available: flink_service_account,",
+        ),
         (("--set", "lake_secret=A b"), "not a name that Kubernetes accepts"),
     ],
 )
