@@ -114,3 +114,8 @@ def test_uncaught_errors_of_threads_are_printed_without_secrets() -> None:
 )  # fmt: skip
 def test_other_texts_stay(text: str) -> None:
     assert redact(text, {}) == text
+
+
+def test_the_current_folder_is_no_secret() -> None:
+    folders = {"PWD": "/srv/shop", "OLDPWD": "/srv/other", "DB_PWD": "hunter2"}
+    assert redact("/srv/shop, /srv/other, hunter2", folders) == "/srv/shop, /srv/other, ***"

@@ -27,7 +27,7 @@ from typing import Any
 import click
 
 from paimon_features import __version__
-from paimon_features.cli._shared_options import command_words, take_shared
+from paimon_features.cli._shared_options import command_words, name_shared, take_shared
 from paimon_features.core.documents.redaction import redact, redact_uncaught_errors
 from paimon_features.core.errors import (
     ConfigurationError,
@@ -146,6 +146,7 @@ def load_command(name: str) -> click.Command:
         attribute += "_"
     command = getattr(importlib.import_module(f"{__name__}.{attribute}"), attribute)
     assert isinstance(command, click.Command), name
+    name_shared(command)
     return command
 
 

@@ -84,17 +84,29 @@ def take_shared(context: click.Context, command: click.Command, words: Sequence[
         else:
             rest.append(word)
     called = _called(context, command, rest)
-    accepted = shared_options(called.command.callback)
-    if isinstance(called.command, click.Group) and not accepted:
-        accepted = set(_OPTIONAL)  # the group says what is missing
+    accepted = _accepted(called.command)
     for parameter, option in _OPTIONAL.items():
         if parameter not in accepted and context.params.get(parameter) not in (None, False, "."):
             raise click.NoSuchOption(option, ctx=called)
-    options = [f"{o} FOLDER" if p == "path" else o for p, o in _OPTIONAL.items() if p in accepted]
-    called.command.epilog = f"Also: {', '.join([*options, '--quiet, --verbose'])}."
     for flag in ("as_json", "quiet"):
         context.params[flag] = bool(context.params.get(flag))
     return rest
+
+
+def _accepted(command: click.Command) -> set[str]:
+    accepted = shared_options(command.callback)
+    if isinstance(command, click.Group) and not accepted:
+        return set(_OPTIONAL)  # the group says what is missing
+    return accepted
+
+
+def name_shared(command: click.Command) -> None:
+    """End the help of a command, and of those in a group, with the shared options it takes."""
+    accepted = _accepted(command)
+    options = [f"{o} FOLDER" if p == "path" else o for p, o in _OPTIONAL.items() if p in accepted]
+    command.epilog = f"Also: {', '.join([*options, '--quiet, --verbose'])}."
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        name_shared(child)
 
 
 def _called(context: click.Context, command: click.Command, words: Sequence[str]) -> click.Context:

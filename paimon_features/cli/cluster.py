@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._shared_options import grouped
 from paimon_features.lake.storage.file_path import note_stores
 from paimon_features.project import Project
 
@@ -164,6 +165,17 @@ METRICS = click.option(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a process of the cluster listens, and the name under which others reach it."""
+
+    host: str | None
+    listen: str
+    rest_port: int
+    rpc_port: int
+    metrics_port: int | None
+
+
 @cluster.command(name="run")
 @click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
 @click.option("--address", required=True, metavar="HOST", help="Host name of the job manager.")
@@ -183,6 +195,7 @@ METRICS = click.option(
 @METRICS
 @SCHEDULER
 @HA
+@grouped(Addresses, "addresses")
 @PROJECT
 def run_(
     manager: Manager,
@@ -190,11 +203,7 @@ def run_(
     slots: int,
     memory_mb: int | None,
     off_heap_mb: int | None,
-    host: str | None,
-    listen: str,
-    rest_port: int,
-    rpc_port: int,
-    metrics_port: int | None,
+    addresses: Addresses,
     scheduler: Scheduler | None,
     ha: str | None,
     path: str,
@@ -224,20 +233,8 @@ def run_(
         sizes["off_heap_mb"] = off_heap_mb
     config = Project.open(path).config
     note_stores(config)
-    state_dir = config.state_dir
     shape = ClusterShape(slots=slots, **sizes)
-    run_manager(
-        manager,
-        state_dir,
-        address,
-        shape,
-        host=host,
-        listen=listen,
-        rest_port=rest_port,
-        rpc_port=rpc_port,
-        ha=ha,
-        metrics_port=metrics_port,
-    )
+    run_manager(manager, config.state_dir, address, shape, ha=ha, **asdict(addresses))
 
 
 @cluster.command(context_settings={"ignore_unknown_options": True})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,10 +13,12 @@ from paimon_features.core.configuration.project_config import find_root, read_co
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.definitions import load_definitions
 from paimon_features.project.deploy import (
+    NAMED_SETTINGS,
     DeploySettings,
     IterationDeployment,
     Manifests,
     Topic,
+    parse_settings,
     read_project_files,
 )
 from paimon_features.project.deploy import render as render_manifests
@@ -36,17 +36,25 @@ def deploy() -> None:
     """
 
 
-def _count(name: str, text: str) -> Callable[[Any], Any]:
-    return click.option(
-        f"--{name.replace('_', '-')}",
-        type=click.IntRange(min=1),
-        default=getattr(DEFAULTS, name),
-        show_default=True,
-        help=text,
-    )
+class _RenderCommand(click.Command):
+    """A command whose help ends with the settings of ``--set``."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        with formatter.section("Settings of --set"):
+            formatter.write_dl(
+                [
+                    (
+                        f"{name} {setting.type}",
+                        setting.meaning
+                        + ("" if setting.default is None else f"  [default: {setting.default}]"),
+                    )
+                    for name, setting in NAMED_SETTINGS.items()
+                ]
+            )
 
 
-@deploy.command()
+@deploy.command(cls=_RenderCommand)
 @click.option(
     "--into",
     type=click.Path(path_type=Path, file_okay=False),
@@ -78,47 +86,8 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
     metavar="CLAIM",
     help="PersistentVolumeClaim of the project's state (checkpoints); default: the warehouse's.",
 )
-@click.option(
-    "--online-secret",
-    metavar="SECRET",
-    help="Secret with 'url', 'password' and 'sentinel-password' of the online store; default: "
-    "PROJECT-online.",
-)
-@click.option(
-    "--tls-secret",
-    metavar="SECRET",
-    help="Secret with ca.crt, tls.crt, tls.key for [online] tls_...; default: PROJECT-online-tls.",
-)
-@click.option(
-    "--tokens-secret",
-    metavar="SECRET",
-    help="Secret with the file of [serve] tokens; default: PROJECT-tokens.",
-)
-@click.option(
-    "--kafka-secret",
-    metavar="SECRET",
-    help="Secret with 'password' for [kafka] user, and ca.crt, tls.crt, tls.key for [kafka] "
-    "tls_...; default: PROJECT-kafka.",
-)
-@click.option(
-    "--log-secret",
-    metavar="SECRET",
-    help="Secret with 'salt', by which [serve] request_log and prediction_log hash entities; "
-    "default: PROJECT-request-log.",
-)
-@click.option(
-    "--lake-secret",
-    metavar="SECRET",
-    help="Secret whose entries become environment variables: an object store's credentials, "
-    "PAIMON_FEATURES_CATALOG_TOKEN.",
-)
 @click.option("--open", "may_be_open", is_flag=True, help="Serve without tokens.")
 @click.option("--predict", is_flag=True, help="Serve models: servers run the image predict.")
-@_count("replicas", "Minimum number of server pods.")
-@_count("max_replicas", "Maximum number of server pods.")
-@_count("in_flight", "Requests in flight per server pod that the autoscaler aims at.")
-@_count("shards", "Number of materializer pods; each has a share of the buckets.")
-@_count("slots", "Number of parallel tasks of a Flink task manager.")
 @click.option(
     "--kafka",
     multiple=True,
@@ -144,22 +113,11 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
     help="Another file of the project, such as a module of the definitions; repeatable.",
 )
 @click.option(
-    "--flink-service-account",
-    default=DEFAULTS.flink_service_account,
-    show_default=True,
-    help="Service account that may create pods; the operator's chart creates it.",
-)
-@click.option(
-    "--operator-namespace",
-    default=DEFAULTS.operator_namespace,
-    show_default=True,
-    help="Namespace of the Flink Kubernetes Operator.",
-)
-@click.option(
-    "--monitoring-namespace",
-    default=DEFAULTS.monitoring_namespace,
-    show_default=True,
-    help="Namespace of Prometheus.",
+    "--set",
+    "named",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the list below, such as replicas=3; repeatable.",
 )
 @PROJECT
 @JSON
@@ -169,6 +127,7 @@ def render(
     kafka: tuple[str, ...],
     iterate: tuple[str, ...],
     extra: tuple[Path, ...],
+    named: tuple[str, ...],
     path: str,
     as_json: bool,
     **settings: object,
@@ -191,7 +150,7 @@ def render(
 
     \b
     paimon-features deploy render --warehouse-volume lake --tag 0.1.0 --into deploy/base
-    paimon-features deploy render --warehouse-volume lake --shards 4 \\
+    paimon-features deploy render --warehouse-volume lake --set shards=4 \\
         --kafka clicks=kafka:9092/clicks --iterate train=train.py:build --file train.py
     kubectl create secret generic shop-online --from-literal=url=redis://redis:6379/0 \\
         --from-literal=password=...
@@ -208,6 +167,7 @@ def render(
         topics=tuple(map(Topic.parse, kafka)),
         iterations=tuple(map(IterationDeployment.parse, iterate)),
         **settings,  # type: ignore[arg-type]
+        **parse_settings(named),  # type: ignore[arg-type]
     )
     programs = [one.file for one in chosen.iterations if one.file is not None]
     files = read_project_files(config, [*extra, *programs])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._shared_options import grouped
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.process.callbacks import OnProgress
@@ -18,6 +20,34 @@ from paimon_features.project import Project
 from paimon_features.project.monitoring.fitting import Fit
 from paimon_features.project.monitoring.refits import Saved, drift_since, follow, save_fit
 from paimon_features.transformers import new_transformer
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """What a transformer is fitted on."""
+
+    columns: str | None
+    features: str | None
+    rows: str | None
+    as_of: str | None
+    origin: Any
+
+    def check(self, following: bool) -> None:
+        """Raise UsageError for options that cannot be combined."""
+        if (self.columns is None) == (self.features is None):
+            raise click.UsageError("pass exactly one of --columns and --features")
+        if self.features is None and self.rows is not None:
+            raise click.UsageError("--rows requires --features")
+        if self.rows is not None and self.as_of is not None:
+            raise click.UsageError(
+                "--rows have their own times; they cannot be combined with --as-of"
+            )
+        if self.features is not None and (following or self.origin is not None):
+            raise click.UsageError("--follow and --from require --columns")
+        if following and self.as_of is not None:
+            raise click.UsageError("--follow reads new data; it cannot be combined with --as-of")
+        if following and self.origin == "events":
+            raise click.UsageError("--follow reads tiles; it cannot be combined with --from events")
 
 
 @click.command()
@@ -63,18 +93,15 @@ from paimon_features.transformers import new_transformer
 )
 @click.option("--against", type=click.IntRange(min=1), help="The version to report drift against.")
 @click.option("--commits", type=click.IntRange(min=1), help="With --follow: stop after this many.")
+@grouped(FitOptions, "on")
 @PROJECT
 @JSON
 def fit(
     transformer: str,
     view: str,
-    columns: str | None,
-    features: str | None,
-    rows: str | None,
-    as_of: str | None,
+    on: FitOptions,
     name: str | None,
     settings: tuple[str, ...],
-    origin: Any,
     export: bool,
     following: bool,
     every: float,
@@ -102,24 +129,13 @@ def fit(
 
     Unchanged data yield no new version. Exit code 2 if it cannot be fitted on the columns.
     """
-    if (columns is None) == (features is None):
-        raise click.UsageError("pass exactly one of --columns and --features")
-    if features is None and rows is not None:
-        raise click.UsageError("--rows requires --features")
-    if rows is not None and as_of is not None:
-        raise click.UsageError("--rows have their own times; they cannot be combined with --as-of")
-    if features is not None and (following or origin is not None):
-        raise click.UsageError("--follow and --from require --columns")
-    if following and as_of is not None:
-        raise click.UsageError("--follow reads new data; it cannot be combined with --as-of")
-    if following and origin == "events":
-        raise click.UsageError("--follow reads tiles; it cannot be combined with --from events")
+    on.check(following)
     if commits is not None and not following:
         raise click.UsageError("--commits requires --follow")
     project = Project.open(path)
     unfitted = new_transformer(transformer, _settings(settings))
     called = name or f"{view}_{unfitted.kind}"
-    until = None if as_of is None else time_ms(as_of)
+    until = None if on.as_of is None else time_ms(on.as_of)
     reference = against or _pinned(project, called)
 
     def fitted(progress: OnProgress) -> Saved:
@@ -127,11 +143,11 @@ def fit(
         fit_of_view = project.fitted.fit_view(
             fresh,
             view,
-            columns=None if columns is None else _names(columns),
-            features=None if features is None else _names(features),
-            rows=rows,
+            columns=None if on.columns is None else _names(on.columns),
+            features=None if on.features is None else _names(on.features),
+            rows=on.rows,
             as_of_ms=until,
-            origin="tiles" if following else origin,
+            origin="tiles" if following else on.origin,
             progress=progress,
         )
         return _saved(project, called, fit_of_view, reference)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._shared_options import grouped
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from paimon_features.lake.catalog import Lake
 from paimon_features.project import Project
@@ -29,6 +31,20 @@ class Threads(click.ParamType):
             return "auto"
         number: int = click.IntRange(0).convert(value, param, ctx)
         return number
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """What the reader reads, and how."""
+
+    columns: str | None
+    snapshot: str | None
+    batch_size: int
+    world_size: int
+    where: str | None
+    threads: int | Literal["auto"]
+    memory_mb: int
+    in_order: bool
 
 
 @click.command()
@@ -65,18 +81,12 @@ class Threads(click.ParamType):
 )  # fmt: skip
 @click.option("--warehouse", help="Warehouse; default: the project's.")
 @click.option("--database", default="features", show_default=True, help="Its database.")
+@grouped(ReaderOptions, "reader")
 @PROJECT
 @JSON
 def inspect_loader(
     table: str,
-    columns: str | None,
-    snapshot: str | None,
-    batch_size: int,
-    world_size: int,
-    where: str | None,
-    threads: int | Literal["auto"],
-    memory_mb: int,
-    in_order: bool,
+    reader: ReaderOptions,
     seconds: float,
     warehouse: str | None,
     database: str,
@@ -104,18 +114,21 @@ def inspect_loader(
         lake = Project.open(path).lake
     else:
         lake = _opened(warehouse, database)
+    columns = None
+    if reader.columns is not None:
+        columns = [name.strip() for name in reader.columns.split(",")]
     result = inspect(
         lake,
         table,
         seconds=seconds,
-        threads=threads,
-        snapshot_id=snapshot,
-        columns=None if columns is None else [name.strip() for name in columns.split(",")],
-        batch_size=batch_size,
-        world_size=world_size,
-        where=where,
-        shuffle=not in_order,
-        byte_budget=memory_mb << 20,
+        threads=reader.threads,
+        snapshot_id=reader.snapshot,
+        columns=columns,
+        batch_size=reader.batch_size,
+        world_size=reader.world_size,
+        where=reader.where,
+        shuffle=not reader.in_order,
+        byte_budget=reader.memory_mb << 20,
     )
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paimon_features.cli._model_names import NAME, VersionsCommand
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, moment_ms, time_ms, time_text
+from paimon_features.cli._shared_options import grouped
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import OwnershipError
 from paimon_features.core.times.clock import now_ms
@@ -22,6 +23,30 @@ from paimon_features.project.outcomes.rule import TAKES
 
 if TYPE_CHECKING:
     from paimon_features.project.outcomes.record import OutcomeStats
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeOptions:
+    """The options that say what an outcome is; they take the place of ``[outcomes.NAME]``."""
+
+    source: str | None
+    rows: str | None
+    where: str | None
+    label: str | None
+    take: str | None
+    otherwise: float | None
+    within: str | None
+    lateness: str | None
+    columns: tuple[str, ...]
+
+    def to_settings(self) -> dict[str, Any]:
+        """Return the settings of a rule, under the names of the configuration."""
+        settings = asdict(self)
+        pairs = [pair.partition("=") for pair in settings.pop("columns")]
+        if not all(name and column for name, _, column in pairs):
+            raise click.UsageError("--column: expected NAME=COLUMN")
+        columns = {name: column for name, _, column in pairs}
+        return {**settings, "time": columns.pop("event_time_ms", None), "keys": columns}
 
 
 @click.command()
@@ -46,10 +71,10 @@ if TYPE_CHECKING:
 @click.option(
     "--lateness", help="How far the newest outcome is ahead of those that are complete: 5min."
 )
-@click.option("--time", "time_column", help="The column with the time of an outcome.")
 @click.option(
-    "--key", "keys", multiple=True, metavar="KEY=COLUMN",
-    help="The column with an entity key of another name; may be repeated.",
+    "--column", "columns", multiple=True, metavar="NAME=COLUMN",
+    help="The column with an entity key, or with event_time_ms, the time of an outcome, where it "
+    "has another name; repeatable.",
 )  # fmt: skip
 @click.option(
     "--since",
@@ -60,20 +85,12 @@ if TYPE_CHECKING:
 @click.option("--known-until", help="The time up to which outcomes are known.")
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")
 @click.option("--poll", default="1min", show_default=True, help="With --follow: the poll interval.")
+@grouped(OutcomeOptions, "options")
 @PROJECT
 @JSON
 def outcomes(
     name: str,
-    source: str | None,
-    rows: str | None,
-    where: str | None,
-    label: str | None,
-    take: str | None,
-    otherwise: float | None,
-    within: str | None,
-    lateness: str | None,
-    time_column: str | None,
-    keys: tuple[str, ...],
+    options: OutcomeOptions,
     since: str,
     known_until: str | None,
     follow: bool,
@@ -109,15 +126,7 @@ def outcomes(
     from paimon_features.serving.request_log.log import optional_salt
 
     project = Project.open(path)
-    pairs = [pair.partition("=") for pair in keys]
-    if not all(key and column for key, _, column in pairs):
-        raise click.UsageError("--key: expected KEY=COLUMN")
-    given = {
-        "source": source, "rows": rows, "where": where, "label": label, "take": take,
-        "otherwise": otherwise, "within": within, "lateness": lateness, "time": time_column,
-        "keys": {key: column for key, _, column in pairs},
-    }  # fmt: skip
-    rule = outcome_rule(name, project.config.outcomes.get(name), given)
+    rule = outcome_rule(name, project.config.outcomes.get(name), options.to_settings())
     stop = stop_event() if follow else threading.Event()
     until_ms = None if known_until is None else time_ms(known_until)
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_ms
 from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._shared_options import grouped
 from paimon_features.cli._tables import new_table
 from paimon_features.cli.lookup import WIDTH
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
@@ -40,6 +41,22 @@ _HEADS = [
     *(f"p{share * 100:g}" for share in SHARES),
     "max", "PSI", "by chance", "p", "KS",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmOptions:
+    """What raises an alarm."""
+
+    fail_over: float | None
+    false_alarms: float
+    min_count: int
+
+    @property
+    def limits(self) -> AlarmLimits | None:
+        """The limits; None without ``--fail-over``."""
+        if self.fail_over is None:
+            return None
+        return AlarmLimits(self.fail_over, self.false_alarms, self.min_count)
 
 
 @click.command()
@@ -84,6 +101,7 @@ _HEADS = [
     show_default=True,
     help="With --fail-over: a column with fewer rows in a range raises no alarm.",
 )
+@grouped(AlarmOptions, "alarms")
 @PROJECT
 @JSON
 def monitor(
@@ -95,9 +113,7 @@ def monitor(
     rows: str | None,
     origin: Any,
     out: Path | None,
-    fail_over: float | None,
-    false_alarms: float,
-    min_count: int,
+    alarms: AlarmOptions,
     path: str,
     as_json: bool,
 ) -> None:
@@ -132,7 +148,7 @@ def monitor(
         raise click.UsageError("--from requires --columns")
     if out is not None and out.suffix not in FORMATS:
         raise click.UsageError(f"--out {out}: expected a file that ends with {', '.join(FORMATS)}")
-    if fail_over is not None and against == "nothing":
+    if alarms.fail_over is not None and against == "nothing":
         raise click.UsageError("--fail-over needs something to compare with")
     project = Project.open(path)
     with steps("reading rows", as_json) as progress:
@@ -145,7 +161,7 @@ def monitor(
     table = [_HEADS, *(line for column in report.columns for line in _lines(column))]
     if out is not None:
         write_report(report, out, table)
-    limits = None if fail_over is None else AlarmLimits(fail_over, false_alarms, min_count)
+    limits = alarms.limits
     verdicts = [] if limits is None else report.verdicts(limits)
     failed = [verdict.message for verdict in verdicts if verdict.is_alarm]
     if as_json:
@@ -160,7 +176,9 @@ def monitor(
         _print(report, table, out)
         for verdict in verdicts:
             if verdict.status != ColumnStatus.NO_DRIFT:
-                click.echo(f"{_heading(verdict.status, fail_over)}: {verdict.message}", err=True)
+                click.echo(
+                    f"{_heading(verdict.status, alarms.fail_over)}: {verdict.message}", err=True
+                )
     if failed:
         raise SystemExit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -22,8 +23,19 @@ from paimon_features.cli._options import (
     show_not_included,
 )
 from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._shared_options import grouped
 from paimon_features.project import Project
 from paimon_features.project.engines import EngineName, EngineOptions
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """Where a join runs, and the memory that it may use."""
+
+    engine: EngineName
+    cluster: str | None
+    memory_mb: float | None
+    spill_folder: str | None
 
 
 @click.command("training-set")
@@ -42,6 +54,7 @@ from paimon_features.project.engines import EngineName, EngineOptions
 @CLUSTER
 @MEMORY
 @SPILL
+@grouped(JoinOptions, "joining")
 @PROJECT
 @JSON
 def training_set(
@@ -52,10 +65,7 @@ def training_set(
     as_of: tuple[str, ...],
     replace: bool,
     append: bool,
-    engine: EngineName,
-    cluster: str | None,
-    memory_mb: float | None,
-    spill_folder: str | None,
+    joining: JoinOptions,
     path: str,
     as_json: bool,
 ) -> None:
@@ -69,7 +79,7 @@ def training_set(
     paimon-features training-set churn --service will_buy_v1 --rows rows --engine flink
     paimon-features training-set churn --service will_buy_v1 --rows new.parquet --append
     """
-    check_engine(engine, cluster)
+    check_engine(joining.engine, joining.cluster)
     if append and (replace or label is not None):
         raise click.UsageError("--append keeps the label, and replaces nothing")
     project = Project.open(path)
@@ -77,9 +87,9 @@ def training_set(
         options: dict[str, Any] = {
             "as_of": pins(as_of),
             "progress": progress,
-            "memory_mb": memory_mb,
-            "spill_folder": spill_folder,
-            "engine": EngineOptions(engine, cluster, message_printer(as_json)),
+            "memory_mb": joining.memory_mb,
+            "spill_folder": joining.spill_folder,
+            "engine": EngineOptions(joining.engine, joining.cluster, message_printer(as_json)),
         }
         if append:
             built = project.append_training_rows(name, service, rows, **options)

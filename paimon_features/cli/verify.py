@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import click
 
 from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, moment_ms
 from paimon_features.cli._progress import Progress
+from paimon_features.cli._shared_options import grouped
 from paimon_features.core.times.clock import now_ms
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify as run_verify
 
 SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What is compared of FEATURES, and how long a difference may last."""
+
+    sample: int
+    times: int
+    seed: int
+    wait_s: float
 
 
 @click.command()
@@ -41,16 +52,14 @@ SHOWN = 20
 )
 @click.option("--until", help="With these: only what was served before this time.")
 @click.option("--service", help="With --from-log: only requests for this service.")
+@grouped(Sampling, "sampling")
 @PROJECT
 @JSON
 @click.pass_context
 def verify(
     ctx: click.Context,
     features: str | None,
-    sample: int,
-    times: int,
-    seed: int,
-    wait_s: float,
+    sampling: Sampling,
     from_log: bool,
     predictions: bool,
     models: tuple[str, ...],
@@ -88,9 +97,7 @@ def verify(
                 "--predictions takes --model; no FEATURES, --from-log, --service"
             )
         with Progress("reading predictions", as_json) as progress:
-            status = _predictions(
-                path, models, since, until, sample, seed, as_json, progress.message
-            )
+            status = _predictions(path, models, since, until, sampling, as_json, progress.message)
         ctx.exit(status)
     if models:
         raise click.UsageError("--model requires --predictions")
@@ -98,7 +105,7 @@ def verify(
         if features is not None:
             raise click.UsageError("--from-log takes --service, not FEATURES")
         with Progress("reading the request log", as_json) as progress:
-            status = _from_log(path, since, until, service, sample, seed, as_json, progress.message)
+            status = _from_log(path, since, until, service, sampling, as_json, progress.message)
         ctx.exit(status)
     if features is None or since or until or service:
         raise click.UsageError("pass FEATURES; --since, --until and --service require --from-log")
@@ -107,10 +114,7 @@ def verify(
         report = run_verify(
             project,
             features,
-            sample=sample,
-            times=times,
-            seed=seed,
-            wait_s=wait_s,
+            **asdict(sampling),
             on_message=progress.message,
             on_phase=progress,
         )
@@ -152,8 +156,7 @@ def _from_log(
     since: str | None,
     until: str | None,
     service: str | None,
-    sample: int,
-    seed: int,
+    sampling: Sampling,
     as_json: bool,
     show: Callable[[str], None],
 ) -> int:
@@ -168,8 +171,8 @@ def _from_log(
         since_ms=moment_ms(since or "1d", clock_ms),
         until_ms=clock_ms + 1 if until is None else moment_ms(until, clock_ms),
         service=service,
-        sample=sample,
-        seed=seed,
+        sample=sampling.sample,
+        seed=sampling.seed,
         salt=optional_salt(),
         on_message=show,
     )
@@ -208,8 +211,7 @@ def _predictions(
     models: tuple[str, ...],
     since: str | None,
     until: str | None,
-    sample: int,
-    seed: int,
+    sampling: Sampling,
     as_json: bool,
     show: Callable[[str], None],
 ) -> int:
@@ -223,8 +225,8 @@ def _predictions(
         models,
         since_ms=moment_ms(since or "1d", clock_ms),
         until_ms=clock_ms + 1 if until is None else moment_ms(until, clock_ms),
-        sample=sample,
-        seed=seed,
+        sample=sampling.sample,
+        seed=sampling.seed,
         salt=optional_salt(),
         on_message=show,
     )

@@ -17,6 +17,8 @@ from urllib.parse import quote, quote_plus, unquote
 HIDDEN = "***"
 _SHORTEST = 6
 """A shorter value of the environment is not searched: it would occur in other words."""
+_FOLDERS = ("PWD", "OLDPWD")
+"""Variables of every shell that are no passwords, in spite of their names."""
 _SECRET_NAME = re.compile(
     r"PASS(WORD|WD|PHRASE)|PWD$|SECRET|TOKEN|CREDENTIAL|PRIVATE|KEY(_ID)?$", re.I
 )
@@ -136,6 +138,8 @@ def print_redacted(
 
 def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
+        if name in _FOLDERS:
+            continue
         if _SECRET_NAME.search(name):
             secrets = [value]
         elif "://" in value and "@" in value:

@@ -7,15 +7,23 @@ text. The same project and settings result in the same bytes.
 from paimon_features.project.deploy.checks import check_project
 from paimon_features.project.deploy.manifests import Manifests, render
 from paimon_features.project.deploy.project_files import read_project_files
-from paimon_features.project.deploy.settings import DeploySettings, IterationDeployment, Topic
+from paimon_features.project.deploy.settings import (
+    NAMED_SETTINGS,
+    DeploySettings,
+    IterationDeployment,
+    Topic,
+    parse_settings,
+)
 from paimon_features.project.deploy.yaml_text import to_yaml
 
 __all__ = [
+    "NAMED_SETTINGS",
     "DeploySettings",
     "IterationDeployment",
     "Manifests",
     "Topic",
     "check_project",
+    "parse_settings",
     "read_project_files",
     "render",
     "to_yaml",

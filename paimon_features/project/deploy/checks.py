@@ -128,8 +128,8 @@ def _check_files(config: ProjectConfig, files: ProjectFiles) -> None:
 def _check_catalog(config: ProjectConfig, settings: DeploySettings) -> None:
     if config.catalog is not None and settings.lake_secret is None:
         raise ConfigurationError(
-            f"the REST catalog {config.catalog.uri} requires a token: pass --lake-secret SECRET, "
-            f"with an entry {TOKEN_VARIABLE}"
+            f"the REST catalog {config.catalog.uri} requires a token: name a Secret with "
+            f"the entry {TOKEN_VARIABLE} by --set lake_secret"
         )
 
 
@@ -147,12 +147,12 @@ def _check_no_secrets(config: ProjectConfig) -> None:
         if urlsplit(address).password is not None or redact(address, {}) != address:
             raise ConfigurationError(
                 f"{where} contains a password, and paimon-features.toml becomes a ConfigMap: "
-                "remove it there; the online store's URL and password come from --online-secret"
+                "remove it there; the online store's URL and password come from --set online_secret"
             )
     for name in config.lake_options:
         if _SECRET_OPTION.search(name):
             raise ConfigurationError(
                 f"[lake.options] {name} is a secret, and paimon-features.toml becomes a "
-                "ConfigMap: remove it there; --lake-secret names a Secret whose entries become "
+                "ConfigMap: remove it there; --set lake_secret names a Secret whose entries become "
                 "environment variables, such as AWS_ACCESS_KEY_ID"
             )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from paimon_features._version import __version__
-from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -88,15 +88,47 @@ class IterationDeployment:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedSetting:
+    """A setting of ``deploy render --set NAME=VALUE``."""
+
+    name: str
+    default: str | int | None
+    meaning: str
+
+    @property
+    def type(self) -> str:
+        """The type of its value, as in a help text."""
+        return "INTEGER" if isinstance(self.default, int) else "TEXT"
+
+    def parse(self, text: str) -> str | int:
+        """Convert the text of a value.
+
+        Raises
+        ------
+        ConfigurationError
+            For text that is not of its type.
+        """
+        if not isinstance(self.default, int):
+            return text
+        if not re.fullmatch("[0-9]{1,9}", text):
+            raise ConfigurationError(f"--set {self.name}={text}: expected an integer of 1 or more")
+        return int(text)
+
+
+def _named(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True)
 class DeploySettings:
     """The settings of ``paimon-features deploy render``.
 
     ``images`` is the prefix of the images' names, ``tag`` their tag; ``digests`` are those of
     images that are pinned, by the names in ``IMAGES``. ``warehouse_claim`` and
-    ``state_claim`` are PersistentVolumeClaims that all pods mount (ReadWriteMany). The secrets
-    are names: the values never get here. ``predict`` runs servers from the image that can predict.
-    ``in_flight`` is the number of requests in flight per server pod that the autoscaler keeps to.
-    ``session`` adds a session cluster of Flink, highly available by Kubernetes.
+    ``state_claim`` are PersistentVolumeClaims that all pods mount (ReadWriteMany). ``predict``
+    runs servers from the image that can predict. ``session`` adds a session cluster of Flink,
+    highly available by Kubernetes. The fields with a meaning are set by ``--set``; secrets are
+    names, their values never get here.
     """
 
     namespace: str | None = None
@@ -105,25 +137,50 @@ class DeploySettings:
     digests: Mapping[str, str] = field(default_factory=dict)
     warehouse_claim: str | None = None
     state_claim: str | None = None
-    online_secret: str | None = None
-    lake_secret: str | None = None
-    tokens_secret: str | None = None
-    tls_secret: str | None = None
-    kafka_secret: str | None = None
-    log_secret: str | None = None
     predict: bool = False
     may_be_open: bool = False
-    replicas: int = 2
-    max_replicas: int = 10
-    in_flight: int = 16
-    shards: int = 1
-    slots: int = 2
     topics: tuple[Topic, ...] = ()
     iterations: tuple[IterationDeployment, ...] = ()
     session: bool = False
-    flink_service_account: str = "flink"
-    operator_namespace: str = "flink-operator"
-    monitoring_namespace: str = "monitoring"
+    replicas: int = _named(2, "Minimum number of server pods.")
+    max_replicas: int = _named(10, "Maximum number of server pods.")
+    in_flight: int = _named(16, "Requests in flight per server pod that the autoscaler aims at.")
+    shards: int = _named(1, "Number of materializer pods; each has a share of the buckets.")
+    slots: int = _named(2, "Number of parallel tasks of a Flink task manager.")
+    online_secret: str | None = _named(
+        None,
+        "Secret with 'url', 'password' and 'sentinel-password' of the online store; default: "
+        "PROJECT-online.",
+    )
+    tls_secret: str | None = _named(
+        None,
+        "Secret with ca.crt, tls.crt, tls.key for [online] tls_...; default: PROJECT-online-tls.",
+    )
+    tokens_secret: str | None = _named(
+        None, "Secret with the file of [serve] tokens; default: PROJECT-tokens."
+    )
+    kafka_secret: str | None = _named(
+        None,
+        "Secret with 'password' for [kafka] user, and ca.crt, tls.crt, tls.key for [kafka] "
+        "tls_...; default: PROJECT-kafka.",
+    )
+    log_secret: str | None = _named(
+        None,
+        "Secret with 'salt', by which [serve] request_log and prediction_log hash entities; "
+        "default: PROJECT-request-log.",
+    )
+    lake_secret: str | None = _named(
+        None,
+        "Secret whose entries become environment variables: an object store's credentials, "
+        "PAIMON_FEATURES_CATALOG_TOKEN.",
+    )
+    flink_service_account: str = _named(
+        "flink", "Service account that may create pods; the operator's chart creates it."
+    )
+    operator_namespace: str = _named(
+        "flink-operator", "Namespace of the Flink Kubernetes Operator."
+    )
+    monitoring_namespace: str = _named("monitoring", "Namespace of Prometheus.")
 
     def __post_init__(self) -> None:
         for name, pattern in _PATTERNS.items():
@@ -159,6 +216,39 @@ class DeploySettings:
         digest = self.digests.get(name)
         pinned = "" if digest is None else f"@{digest}"
         return f"{self.images}paimon-features-{name}:{self.tag}{pinned}"
+
+
+NAMED_SETTINGS = {
+    one.name: NamedSetting(one.name, one.default, one.metadata["meaning"])
+    for one in fields(DeploySettings)
+    if one.metadata
+}
+"""The settings that ``--set`` names, in the order of its help."""
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str | int]:
+    """Parse ``NAME=VALUE`` texts; of a repeated name the last one counts.
+
+    >>> parse_settings(["replicas=3", "lake_secret=s3"])
+    {'replicas': 3, 'lake_secret': 's3'}
+
+    Raises
+    ------
+    ConfigurationError
+        For another form, or a value of another type.
+    UnknownNameError
+        For a name that no setting has.
+    """
+    values: dict[str, str | int] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (equals and value):
+            raise ConfigurationError(f"--set {text}: expected NAME=VALUE")
+        setting = NAMED_SETTINGS.get(name)
+        if setting is None:
+            raise UnknownNameError.of("setting of --set", name, NAMED_SETTINGS)
+        values[name] = setting.parse(value)
+    return values
 
 
 _PATTERNS: Mapping[str, Any] = {

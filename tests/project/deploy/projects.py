@@ -17,24 +17,29 @@ ROOT = Path(__file__).parents[3]
 BASE = ROOT / "deploy" / "kubernetes" / "base"
 
 BASE_OPTIONS = (
-    *("--warehouse-volume", "lake", "--open", "--shards", "2"),
+    *("--warehouse-volume", "lake", "--open", "--set", "shards=2"),
     *("--kafka", "retail=kafka:9092/retail"),
 )
 """How deploy/kubernetes/base was rendered, from the project of ``paimon-features init shop``."""
 
 FULL_OPTIONS = (
     *("--namespace", "features", "--images", "registry.example.com/ml/", "--tag", "1.2.3"),
-    *("--state-volume", "state", "--lake-secret", "s3", "--tokens-secret", "server-tokens"),
-    *("--online-secret", "valkey", "--tls-secret", "valkey-tls", "--kafka-secret", "kafka"),
-    *("--log-secret", "salt", "--predict"),
-    *("--replicas", "3", "--max-replicas", "30", "--in-flight", "8", "--shards", "4"),
-    *("--slots", "4", "--kafka", "retail=kafka-0:9092,kafka-1:9092/retail"),
+    *("--state-volume", "state", "--predict", "--session", "--digest", f"jobs=sha256:{'0' * 64}"),
+    *("--kafka", "retail=kafka-0:9092,kafka-1:9092/retail"),
     *("--iterate", "train=train.py:build", "--file", "helpers/units.py"),
-    *("--session", "--digest", f"jobs=sha256:{'0' * 64}"),
-    *("--flink-service-account", "jobs", "--operator-namespace", "operators"),
-    *("--monitoring-namespace", "observability"),
+    *(
+        word
+        for setting in (
+            *("replicas=3", "max_replicas=30", "in_flight=8", "shards=4", "slots=4"),
+            *("lake_secret=s3", "tokens_secret=server-tokens", "online_secret=valkey"),
+            *("tls_secret=valkey-tls", "kafka_secret=kafka", "log_secret=salt"),
+            *("flink_service_account=jobs", "operator_namespace=operators"),
+            "monitoring_namespace=observability",
+        )
+        for word in ("--set", setting)
+    ),
 )
-"""Every option but those for a warehouse in a folder, and --open."""
+"""Every option and setting but those for a warehouse in a folder, and --open."""
 
 FULL_CONFIG = """\
 [project]

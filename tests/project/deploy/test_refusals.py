@@ -121,7 +121,15 @@ def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> 
         (("--file", "/etc/hostname"), "is not a file in the project's folder"),
         (("--namespace", "My Shop"), "not a name that Kubernetes accepts"),
         (("--tag", "a b"), "expected a tag of an image"),
-        (("--replicas", "11"), "max_replicas = 10; expected at least replicas, 11"),
+        (("--set", "replicas=11"), "max_replicas = 10; expected at least replicas, 11"),
+        (("--set", "replicas=0"), "replicas = 0; expected 1 or more"),
+        (("--set", "slots=many"), "--set slots=many: expected an integer of 1 or more"),
+        (("--set", "slots"), "--set slots: expected NAME=VALUE"),
+        (
+            ("--set", "replica=3"),
+            "unknown setting of --set 'replica'; available: flink_service_account,",
+        ),
+        (("--set", "lake_secret=A b"), "not a name that Kubernetes accepts"),
     ],
 )
 def test_wrong_options_are_named(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -157,11 +165,11 @@ def test_a_rest_catalog_needs_its_token_from_a_secret(tmp_path: Path) -> None:
     project = change(base_project(tmp_path), "lake.catalog", 'uri = "https://catalog"')
     change(project, "lake.catalog", 'warehouse = "shop"')
     said = refused(project, *CLAIM)
-    assert "--lake-secret SECRET, with an entry PAIMON_FEATURES_CATALOG_TOKEN" in said
-    options = ["deploy", "render", "--project", str(project), *CLAIM, "--lake-secret", "lake"]
+    assert "a Secret with the entry PAIMON_FEATURES_CATALOG_TOKEN by --set lake_secret" in said
+    options = ["deploy", "render", "--project", str(project), *CLAIM, "--set", "lake_secret=lake"]
     assert CliRunner().invoke(cli, options).exit_code == 0
     change(project, "lake.catalog", 'uri = "https://user:hunter2@catalog"')
-    said = refused(project, *CLAIM, "--lake-secret", "lake")
+    said = refused(project, *CLAIM, "--set", "lake_secret=lake")
     assert "[lake.catalog] uri contains a password" in said
     assert "hunter2" not in said
 

@@ -278,7 +278,7 @@ WRONG = {
     "exactly one of": ("--source", "sales", "--rows", "x", "--within", "1d"),
     "price": ("--source", "sales", "--within", "1d", "--label", "price"),
     "expected a condition": ("--source", "sales", "--within", "1d", "--where", "paid"),
-    "KEY=COLUMN": ("--source", "sales", "--within", "1d", "--key", "user"),
+    "NAME=COLUMN": ("--source", "sales", "--within", "1d", "--column", "user"),
     "expected a number or a truth value": (
         "--source",
         "sales",
@@ -292,8 +292,8 @@ WRONG = {
         "labels.csv",
         "--within",
         "1d",
-        "--time",
-        "moment",
+        "--column",
+        "event_time_ms=moment",
     ),
     "its events can be retracted; write those that hold to a table": (
         "--source",
