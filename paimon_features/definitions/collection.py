@@ -9,8 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import (
+    DefinitionError,
+    RequestError,
+    UnknownNameError,
+    unknown_name,
+)
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.derived import DerivedView
 from paimon_features.definitions.entity import Entity
@@ -146,11 +150,9 @@ class Definitions:
                     else [f.name for f in view.compiled.features]
                 )
                 kind = "feature view" if view is None else f"feature of view {ref.view!r}"
-                raise DefinitionError(
-                    f"service {service.name!r} refers to {ref}, but there is no such {kind}; "
-                    f"available: {', '.join(available) or 'none'}"
-                    f"{did_you_mean(ref.feature if view else ref.view, available)}"
-                )
+                name = ref.feature if view else ref.view
+                message = unknown_name(kind, name, available)
+                raise DefinitionError(f"service {service.name!r} refers to {ref}: {message}")
         try:
             self._outputs(service.items())
         except (DefinitionError, RequestError) as error:

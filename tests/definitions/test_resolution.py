@@ -52,7 +52,7 @@ def test_a_reference_or_a_computed_feature_refers_to_itself() -> None:
 
 def test_where_one_item_is_expected_a_service_or_a_view_is_an_unknown_name() -> None:
     for text in ("model", "activity", "plan", "shares"):
-        with pytest.raises(UnknownNameError, match=f"no interaction '{text}'.*share"):
+        with pytest.raises(UnknownNameError, match=f"unknown interaction '{text}'.*share"):
             DEFINED.resolve_one(text)
 
 
