@@ -45,7 +45,7 @@ def test_options_are_what_the_file_would_say() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"delimeter": ";"}, "has an unknown entry 'delimeter'; it takes: delimiter, .*did you"),
+        ({"delimeter": ";"}, "unknown entry 'delimeter'; available: .*delimiter, .*did you"),
         ({"delimiter": "||"}, "delimiter = '||'; expected one ASCII character"),
         ({"delimiter": "\n"}, "expected one ASCII character"),
         ({"quote": "„"}, "quote = '„'; expected one ASCII character"),
@@ -97,7 +97,7 @@ def test_an_entry_that_cannot_be_is_refused_with_what_it_takes(
         ("skip=-1", "skip = -1; expected 0 or more lines"),
         ("skip=two", "skip = 'two'; expected a number"),
         ("header=no", "header = 'no'; expected true or false"),
-        ("delimeter=;", "'delimeter'; it takes: delimiter, .*did you mean 'delimiter'"),
+        ("delimeter=;", "'delimeter'; available: .*delimiter, .*did you mean 'delimiter'"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(option: str, said: str) -> None:

@@ -33,7 +33,7 @@ def test_a_file_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path, name:
     path = tmp_path / "none" / name
     with pytest.raises(RequestError) as error:
         WRITERS[name](path)
-    assert str(error.value) == f"cannot write {path}: there is no folder {tmp_path / 'none'}"
+    assert str(error.value) == f"cannot write {path}: no such folder: {tmp_path / 'none'}"
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -43,7 +43,7 @@ def test_something_else_than_a_file_is_not_replaced(
 ) -> None:
     path = tmp_path / name
     make(path)
-    with pytest.raises(RequestError, match="what is there is no file; name another path"):
+    with pytest.raises(RequestError, match="it exists and is not a file; name another path"):
         WRITERS[name](path)
 
 
@@ -61,6 +61,6 @@ def test_the_sentence_about_a_missing_folder_is_in_one_module() -> None:
         str(path.relative_to(ROOT))
         for package in ("paimon_features", "trainer_bridge")
         for path in (ROOT / package).rglob("*.py")
-        if ": there is no folder {" in path.read_text("utf-8")
+        if ": no such folder: {" in path.read_text("utf-8")
     }
     assert found == {"paimon_features/core/process/output_files.py"}

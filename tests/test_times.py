@@ -360,7 +360,7 @@ def test_feedback_and_the_online_scaler_read_the_same_milliseconds(seed: int) ->
 def test_times_of_the_online_scaler_are_times() -> None:
     scaler = OnlineStandardScaler(windows=EventTimeTumblingWindows(1))
     for times in (pa.array([1], pa.duration("s")), pa.array([1.5]), pa.array([None], pa.int64())):
-        with pytest.raises(TransformError, match="'timestamp' is no column of times"):
+        with pytest.raises(TransformError, match="'timestamp' is not a column of times"):
             scaler.fit(pa.table({"timestamp": times, "input": [[1.0]]}))
 
 

@@ -12,7 +12,7 @@ _LONGEST = 64
 def did_you_mean(
     name: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None
 ) -> str:
-    """Return the end of a message with the known name that is most similar, or nothing.
+    """Return the end of a message: the most similar known name, or nothing.
 
     ``synonyms`` maps names of other libraries, in lower case, to ours.
 

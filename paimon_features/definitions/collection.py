@@ -150,11 +150,9 @@ class Definitions:
                     else [f.name for f in view.compiled.features]
                 )
                 kind = "feature view" if view is None else f"feature of view {ref.view!r}"
-                name = ref.view if view is None else ref.feature
-                raise DefinitionError(
-                    f"service {service.name!r} refers to {ref}: "
-                    f"{unknown_name(kind, name, available)}"
-                )
+                name = ref.feature if view else ref.view
+                message = unknown_name(kind, name, available)
+                raise DefinitionError(f"service {service.name!r} refers to {ref}: {message}")
         try:
             self._outputs(service.items())
         except (DefinitionError, RequestError) as error:

@@ -93,11 +93,11 @@ class CompiledView:
         return self.entity.keys
 
     def table(self, generation: int) -> str:
-        """Name of the tile table of a generation."""
+        """Return the name of the tile table of a generation."""
         return f"tiles_{self.name}_g{generation}"
 
     def skipped_table(self, generation: int) -> str:
-        """Name of the table that counts the events this view skipped."""
+        """Return the name of the table that counts the events this view skipped."""
         return f"skipped_{self.name}_g{generation}"
 
     def feature(self, name: str) -> CompiledFeature | None:

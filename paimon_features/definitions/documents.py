@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.core.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError, unknown_name
 from paimon_features.core.types.schema import DataType, type_from_text
 from paimon_features.definitions import aggregates
 from paimon_features.definitions.aggregates import Aggregate
@@ -146,15 +146,17 @@ class _DocumentReader:
 
     def _object(self, document: Any, depth: int) -> object:
         if not isinstance(document, dict):
-            raise DefinitionError(f"{str(document)[:80]!r} is no definition")
+            raise DefinitionError(f"{str(document)[:80]!r} is not a definition")
         kind: Any = _classes().get(str(document.get("is")))
         if kind is None:
             raise DefinitionError(
-                f"{str(document.get('is'))[:80]!r} is no definition that this version knows"
+                f"unknown kind of definition {str(document.get('is'))[:80]!r}: this version of "
+                "paimon-features does not have it"
             )
         unknown = sorted(document.keys() - {"is", *_arguments(document["is"])})
         if unknown:
-            raise DefinitionError(f"{document['is']} has no argument {unknown[0][:80]!r}")
+            message = unknown_name("argument", unknown[0], _arguments(document["is"]))
+            raise DefinitionError(f"{document['is']}: {message}")
         fields = {name: self._value(v, depth) for name, v in document.items() if name != "is"}
         return kind(**fields)
 

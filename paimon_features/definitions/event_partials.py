@@ -31,7 +31,7 @@ def event_columns(view: CompiledView, partials: Iterable[Partial] | None = None)
 
 
 def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
-    """Mask of events that enter the view's tiles: ``where`` holds and no skip rule applies."""
+    """Return the mask of events in the view's tiles: ``where`` holds and no skip rule applies."""
     inside = np.ones(rows, np.bool_)
     conditions = [rule.condition for rule in view.skip_rules]
     for condition in conditions if view.where is None else [view.where, *conditions]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from paimon_features.core.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError, unknown_name
 from paimon_features.core.expressions import Expression, overflow_guard, parse, substitute
-from paimon_features.core.suggestions import did_you_mean
 from paimon_features.core.times.durations import option_ms, optional_ms
 from paimon_features.core.times.partition_days import parse_partition_days
 from paimon_features.core.types.schema import DataType, Int64, check_name
@@ -111,10 +110,7 @@ class FeatureView:
         """
         names = [f.name for f in self.compiled.features]
         if feature not in names:
-            raise DefinitionError(
-                f"feature view {self.name!r} has no feature {feature!r}; its features are: "
-                f"{', '.join(names)}{did_you_mean(feature, names)}"
-            )
+            raise DefinitionError(unknown_name(f"feature of view {self.name!r}", feature, names))
         return f"{self.name}:{feature}"
 
     @cached_property
@@ -259,11 +255,8 @@ class _Compiler:
         schema = self.view.source.schema
         for key, kind in self.view.entity.keys.items():
             if key not in schema:
-                raise DefinitionError(
-                    f"source {self.view.source.name!r} has no column {key!r}, a key of entity "
-                    f"{self.view.entity.name!r}; its columns are: {', '.join(schema)}"
-                    f"{did_you_mean(key, schema)}"
-                )
+                message = unknown_name(f"column of source {self.view.source.name!r}", key, schema)
+                raise DefinitionError(f"key of entity {self.view.entity.name!r}: {message}")
             if schema[key] != kind:
                 raise DefinitionError(
                     f"key {key!r} is {schema[key]!r} in source {self.view.source.name!r} "
@@ -366,7 +359,7 @@ class _Compiler:
         )
 
     def _levels(self) -> tuple[int, ...]:
-        """Cell sizes from the tile up to the coarsest hop in use, each dividing the next."""
+        """Return cell sizes from the tile up to the coarsest hop in use, each dividing the next."""
         hops = {self._hop(a, length) for a in self.features for length in a.lengths}
         steps = (
             {5 * MINUTE_MS, HOUR_MS, DAY_MS}
@@ -470,7 +463,7 @@ class _Compiler:
     def _overflow_rules(
         self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]
     ) -> list[SkipRule]:
-        """Rules for derived columns and conditions of aggregates that can overflow."""
+        """Return rules for derived columns and conditions of aggregates that can overflow."""
         expressions = dict(derived)
         for aggregate in self.features:
             for text in aggregate.conditions:

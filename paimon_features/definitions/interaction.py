@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paimon_features.core.errors import DefinitionError, ExpressionError
+from paimon_features.core.errors import DefinitionError, ExpressionError, unknown_name
 from paimon_features.core.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.core.expressions.nodes import Name, walk
 from paimon_features.core.suggestions import did_you_mean
@@ -214,7 +214,7 @@ class _Scope(Mapping[str, DataType]):
             return kind
         if other is None:
             raise ExpressionError(
-                f"there is no request input or interaction {name!r}; request inputs of "
+                f"unknown request input or interaction {name!r}; request inputs of "
                 f"{self._of.name!r}: {_listed(self._of.inputs)}; interactions: "
                 f"{_listed(self._project.named)}; a feature is written view:feature"
                 f"{did_you_mean(name, [*self._of.inputs, *self._project.named])}"
@@ -225,18 +225,12 @@ class _Scope(Mapping[str, DataType]):
     def _feature(self, ref: FeatureRef) -> DataType:
         view = self._project.views.get(ref.view)
         if view is None:
-            available = _listed(self._project.views)
-            raise ExpressionError(
-                f"unknown feature view {ref.view!r}; available: {available}"
-                f"{did_you_mean(ref.view, self._project.views)}"
-            )
+            raise ExpressionError(unknown_name("feature view", ref.view, self._project.views))
         feature = view.feature(ref.feature)
         if feature is None:
-            available = _listed(f.name for f in view.features)
-            raise ExpressionError(
-                f"feature view {ref.view!r} has no feature {ref.feature!r}; it has: {available}"
-                f"{did_you_mean(ref.feature, (f.name for f in view.features))}"
-            )
+            names = [f.name for f in view.features]
+            kind = f"feature of view {ref.view!r}"
+            raise ExpressionError(unknown_name(kind, ref.feature, names))
         return feature.type
 
     def __contains__(self, name: object) -> bool:

@@ -32,7 +32,7 @@ def load_definitions(path: Path) -> Definitions:
     """
     if not path.is_file():
         raise DefinitionError(
-            f"there is no definitions file {path}; 'paimon-features init' writes an example"
+            f"no such definitions file: {path}; 'paimon-features init' writes an example"
         )
     # the file may import modules next to it
     sys.path.insert(0, str(path.parent))

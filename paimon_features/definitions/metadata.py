@@ -46,7 +46,7 @@ def check_metadata(what: str, item: Described) -> None:
 
 
 def name_conflict(names: Collection[str]) -> str | None:
-    """Why results cannot have a feature of one of these names; None if they can."""
+    """Return why results cannot have a feature of one of these names; None if they can."""
     for name in names:
         if name == "event_time_ms":
             return f"the feature {name!r} has the name of the time of entity rows; rename it"

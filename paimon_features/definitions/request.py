@@ -95,7 +95,7 @@ def request_columns(
     missing = [name for name in inputs if name not in given]
     if missing:
         raise RequestError(
-            f"the request has no input {missing[0]!r}; expected request= with: {_signature(inputs)}"
+            f"missing request input {missing[0]!r}; expected request= with: {_signature(inputs)}"
         )
     return {name: _of_request(name, kind, given[name], rows) for name, kind in inputs.items()}
 

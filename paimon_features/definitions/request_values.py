@@ -110,7 +110,7 @@ def _integer(value: Any, kind: DataType) -> int:
 def _whole(value: Any, kind: DataType) -> int:
     if type(value) is float:
         if not value.is_integer():
-            raise ValueError(f"{value!r} is no integer, and would be truncated")
+            raise ValueError(f"{value!r} is not an integer, and would be truncated")
         value = int(value)
     return _integer(value, kind)
 

@@ -115,7 +115,7 @@ def describe_skipped(view: CompiledView, skipped: SkippedEvents) -> str:
     reasons = {
         "null_key": "{} is null",
         "absurd_time": "{} is null or not in the years 1 to 9999",
-        "bad_retraction": "{} that is no kind of change",
+        "bad_retraction": "{} that is not a kind of change",
         "overflow": "{} beyond 64 bits or the finite floats",
     }
     why = reasons.get(rule.reason, "{}").format(rule.detail)

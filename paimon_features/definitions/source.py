@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paimon_features.core.errors import DefinitionError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import DefinitionError, unknown_name
 from paimon_features.core.times.durations import option_ms, optional_ms
 from paimon_features.core.times.partition_days import parse_partition_days
 from paimon_features.core.types.schema import (
@@ -84,11 +83,8 @@ class EventSource:
                     "table"
                 )
         if self.event_time not in self.schema:
-            raise DefinitionError(
-                f"source {self.name!r}: event_time={self.event_time!r} is not a column; "
-                f"the columns are: {', '.join(self.schema)}"
-                f"{did_you_mean(self.event_time, self.schema)}"
-            )
+            message = unknown_name("column", self.event_time, self.schema)
+            raise DefinitionError(f"source {self.name!r}: event_time: {message}")
         if self.schema[self.event_time] == Timestamp:
             # the same number, and every entrance converts times to it
             object.__setattr__(self, "schema", {**self.schema, self.event_time: Int64})
@@ -138,10 +134,8 @@ class EventSource:
 
     def _type_of(self, role: str, column: str) -> DataType:
         if column not in self.schema:
-            raise DefinitionError(
-                f"source {self.name!r}: {role}={column!r} is not a column; "
-                f"the columns are: {', '.join(self.schema)}{did_you_mean(column, self.schema)}"
-            )
+            message = unknown_name("column", column, self.schema)
+            raise DefinitionError(f"source {self.name!r}: {role}: {message}")
         return self.schema[column]
 
     @property

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import DefinitionError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import DefinitionError, unknown_name
 from paimon_features.core.types.schema import DataType, Float64, List, check_name
 from paimon_features.definitions.interaction import CompiledInteraction, Interaction, Interactions
 from paimon_features.definitions.metadata import check_metadata, metadata
@@ -284,11 +283,8 @@ class Transformations:
         if ":" not in part:
             interaction = self.interactions.named.get(part)
             if interaction is None:
-                names = ", ".join(self.interactions.named) or "none"
-                raise DefinitionError(
-                    f"unknown interaction {part!r}; available: {names}; a feature is written "
-                    f"view:feature{did_you_mean(part, self.interactions.named)}"
-                )
+                message = unknown_name("interaction", part, self.interactions.named)
+                raise DefinitionError(f"{message}; a feature is written view:feature")
             return self.interactions.compile(interaction)
         return FeatureRef.parse(part)
 
@@ -297,18 +293,12 @@ class Transformations:
             return part.type
         view = self.interactions.views.get(part.view)
         if view is None:
-            available = ", ".join(self.interactions.views) or "none"
-            raise DefinitionError(
-                f"unknown feature view {part.view!r}; available: {available}"
-                f"{did_you_mean(part.view, self.interactions.views)}"
-            )
+            raise DefinitionError(unknown_name("feature view", part.view, self.interactions.views))
         feature = view.feature(part.feature)
         if feature is None:
-            available = ", ".join(f.name for f in view.features)
-            raise DefinitionError(
-                f"feature view {part.view!r} has no feature {part.feature!r}; it has: {available}"
-                f"{did_you_mean(part.feature, (f.name for f in view.features))}"
-            )
+            names = [f.name for f in view.features]
+            kind = f"feature of view {part.view!r}"
+            raise DefinitionError(unknown_name(kind, part.feature, names))
         return feature.type
 
     def _version(self, fitted: Fitted) -> FittedVersion:

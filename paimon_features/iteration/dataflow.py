@@ -121,12 +121,17 @@ class DataflowGraph:
         name: str,
         parallelism: int,
         inputs: tuple[tuple[InputLink, ...], ...] = (),
-        **more: Any,
+        *,
+        operator: Any = None,
+        index: int = 0,
+        criteria: bool = False,
+        reduces: bool = False,
+        source: Any = None,
     ) -> DataflowNode:
         """Append a node; it belongs to the innermost open scope."""
         parallelism = checked_integer(f"parallelism of {name!r}", parallelism)
         reduced = any(link.partition is Partition.ALL_REDUCE for links in inputs for link in links)
-        if reduced and not more.get("reduces"):
+        if reduced and not reduces:
             raise DefinitionError(
                 f"all-reduce: {name!r} reads a stream of all_reduce(), which can only be fed back; "
                 "its sums arrive at the variable, one epoch later"
@@ -138,9 +143,13 @@ class DataflowGraph:
             name,
             parallelism,
             inputs,
-            iteration=scope.iteration,
-            life_cycle=scope.life_cycle,
-            **more,
+            operator,
+            scope.iteration,
+            scope.life_cycle,
+            index,
+            criteria,
+            reduces,
+            source,
         )
         self.nodes.append(node)
         return node

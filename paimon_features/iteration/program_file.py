@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError, unknown_name
 from paimon_features.core.process.python_file import failure_text, run_python_file
 
 
@@ -25,7 +25,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
-            raise ConfigurationError(f"program {program!r}: there is no file {path.absolute()}")
+            raise ConfigurationError(f"program {program!r}: no such file: {path.absolute()}")
         try:
             module = run_python_file(path, path.stem, importable=True)
         except Exception as error:
@@ -38,7 +38,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
             if error.name is None or not f"{place}.".startswith(f"{error.name}."):
                 raise _broken(program, place, error) from error
             raise ConfigurationError(
-                f"program {program!r}: there is no module {place!r}; expected module:function or "
+                f"program {program!r}: no module {place!r}; expected module:function or "
                 "file.py:function"
             ) from error
         except Exception as error:
@@ -50,11 +50,12 @@ def load_program(program: str) -> Callable[[Any], Any]:
         functions = [
             key
             for key, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", None) == module.__name__
+            if callable(value)
+            and getattr(value, "__module__", None) == module.__name__
+            and not key.startswith("_")
         ]
         raise ConfigurationError(
-            f"program {program!r}: {place} has no function {name!r}; "
-            f"it has: {', '.join(key for key in functions if not key.startswith('_')) or 'none'}"
+            f"program {program!r}: {unknown_name(f'function of {place}', name, functions)}"
         )
     return build  # type: ignore[no-any-return]
 

@@ -189,14 +189,14 @@ class IterationStream:
     # not allowed in a body
 
     def assign_timestamps_and_watermarks(self, *_: Any) -> NoReturn:
-        """Not allowed: event-time watermarks are dropped at the entry of an iteration."""
+        """Raise DefinitionError: event-time watermarks are dropped at the entry of an iteration."""
         raise DefinitionError(
             "timestamps-in-body: event-time watermarks are dropped at the entry of an iteration; "
             "assign timestamps to the Flink stream before job.from_stream"
         )
 
     def sink_to(self, *_: Any) -> NoReturn:
-        """Not allowed: return the stream from ``build``, and pass the sinks to the job."""
+        """Raise DefinitionError: return the stream from ``build``, pass the sinks to the job."""
         raise DefinitionError(
             "sink-in-body: return the stream as an output and pass the sinks to the job: "
             "job.execute(build, sinks=...)"
@@ -206,7 +206,7 @@ class IterationStream:
     print = sink_to
 
     def iterate(self, *_: Any) -> NoReturn:
-        """Not allowed: loops are created by the ``iterate_*`` functions."""
+        """Raise DefinitionError: loops are created by the ``iterate_*`` functions."""
         raise DefinitionError(
             "nested-iteration: use iterate_bounded_streams_until_termination or "
             "iterate_unbounded_streams, outside of any body"

@@ -45,7 +45,7 @@ class TimerService:
         self._timers.remove((timestamp, self._key()))
 
     def register_processing_time_timer(self, timestamp: int) -> NoReturn:
-        """Not supported: the result of an iteration does not depend on a clock."""
+        """Raise JobError: the result of an iteration does not depend on a clock."""
         raise JobError(
             "processing-time timers are not supported in an iteration; "
             "use an event-time timer, or on_epoch_watermark_incremented"

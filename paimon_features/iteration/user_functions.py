@@ -68,10 +68,10 @@ class IterationListener:
     """
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
-        """Called once per epoch, from 0, when no more records of it or earlier can arrive."""
+        """Handle the end of an epoch, from 0: no more records of it or earlier can arrive."""
 
     def on_iteration_terminated(self, ctx: Context, out: Collector) -> None:
-        """Called once, after the last record; output to a feedback stream is dropped."""
+        """Handle the end of the iteration, after the last record; feedback is dropped then."""
 
 
 class ProcessFunction(Protocol):

@@ -64,7 +64,7 @@ STEPS_MS = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
 
 
 def random_events(rng: random.Random, view: FeatureView, count: int) -> pa.Table:
-    """Events of a few entities: ties, edges of tiles and hops, duplicates, nulls, any order."""
+    """Return events of a few entities: ties, edges of tiles, duplicates, nulls, any order."""
     schema = view.source.schema
     anchor = random_anchor_ms(rng)
     rows = []

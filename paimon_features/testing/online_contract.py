@@ -36,7 +36,7 @@ class OnlineStoreContract:
 
     @pytest.fixture
     def sleep_ms(self) -> Callable[[int], None]:
-        """Advances the time of the store; the subclass provides it."""
+        """Advance the time of the store; the subclass provides it."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("seed", seeds(6))

@@ -12,7 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import MissingMethodError, TransformError, UnknownNameError
+from paimon_features.core.errors import (
+    MissingMethodError,
+    TransformError,
+    UnknownNameError,
+    unknown_name,
+)
 from paimon_features.core.types.array_types import Bools, Floats
 from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic, of_columns
@@ -20,7 +25,6 @@ from paimon_features.transformers.estimator import (
     Estimator,
     available_if,
     parameters_of,
-    with_output_form,
 )
 from paimon_features.transformers.frames import Frame, read_frame
 from paimon_features.transformers.json_values import names_of
@@ -80,10 +84,8 @@ class FeatureTransformer(ABC):
         kind = params.get("kind")
         transformer_class = _KINDS.get(str(kind))
         if transformer_class is None or not issubclass(transformer_class, cls):
-            available = ", ".join(
-                name for name, candidate in _KINDS.items() if issubclass(candidate, cls)
-            )
-            raise TransformError(f"unknown transformer of kind {kind!r}; available: {available}")
+            available = [name for name, candidate in _KINDS.items() if issubclass(candidate, cls)]
+            raise TransformError(unknown_name("transformer of kind", str(kind), available))
         try:
             out = transformer_class._from_params(params)
             out._restore_names(params)
@@ -159,13 +161,9 @@ class StoredTransformer(Estimator, FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit on ``X`` alone, discarding an earlier fit; ``y`` is ignored."""
 
-    @with_output_form
-    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
-        """Call ``fit``, then ``transform`` the same data.
-
-        ``fit_params`` are further arguments of ``fit``, such as ``sample_weight``.
-        """
-        return self.fit(X, y, **fit_params).transform(X)
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Call ``fit``, then ``transform`` the same data."""
+        return self.fit(X, y).transform(X)
 
     @available_if(lambda self: MissingMethodError(f"{type(self).__name__} has no inverse"))
     def inverse_transform(self, X: Any) -> Any:
@@ -477,5 +475,5 @@ def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> Sto
         parameters = ", ".join(parameters_of(transformer_class)) or "none"
         message = str(error).removeprefix(f"{transformer_class.__name__}.__init__() ")
         raise TransformError(
-            f"the settings of a {transformer_class.__name__}: {message}; it has: {parameters}"
+            f"the settings of a {transformer_class.__name__}: {message}; available: {parameters}"
         ) from error

@@ -230,7 +230,7 @@ def categories_of(params: Mapping[str, Any]) -> list[list[Category]]:
     """Return the categories in parameters; TransformError if not distinct and ascending."""
     categories = [list(column) for column in params["categories"]]
     if not categories:
-        raise TransformError("there are no columns")
+        raise TransformError("got no columns; expected at least one")
     if (
         not params.get("declared")
         and [ascending(column, f"column {i}") for i, column in enumerate(categories)] != categories

@@ -137,7 +137,7 @@ def _of_run(values: Floats) -> tuple[float, float, float, float]:
 
 
 def _of_block_twice(block: Floats) -> Moments:
-    """Two passes relative to the first value; a constant column has a deviation of exactly 0."""
+    """Return moments by two passes relative to the first value; a constant column deviates by 0."""
     present = ~np.isnan(block)
     count = present.sum(axis=0, dtype=np.float64)
     first = block[np.argmax(present, axis=0), np.arange(block.shape[1])]
@@ -158,7 +158,7 @@ def _of_block_twice(block: Floats) -> Moments:
 
 
 def _of_weighted_block(block: Floats, weights: Floats) -> Moments:
-    """Two passes, as ``_of_block_twice``; a row of weight 0 is as one without a value."""
+    """Return moments by two passes; a row of weight 0 is as one without a value."""
     present = ~np.isnan(block) & (weights > 0)[:, None]
     present_weights = np.where(present, weights[:, None], 0.0)
     count = present_weights.sum(axis=0)

@@ -38,7 +38,7 @@ class MomentSums:
 
     @classmethod
     def exact(cls, count: int, total: int, square: int, unit: int) -> MomentSums:
-        """From exact sums of integers that count units of ``1 / unit``, rounded once.
+        """Build from exact sums of integers that count units of ``1 / unit``, rounded once.
 
         >>> MomentSums.exact(2, 300, 50_000, 100)
         MomentSums(count=2, mean=1.5, rest=0.0, squares=0.5, condition=1.0)
@@ -51,7 +51,7 @@ class MomentSums:
 
     @classmethod
     def around(cls, count: int, shifted: float, square: float, center: float) -> MomentSums:
-        """From float sums of ``v - center`` and of its square.
+        """Build from float sums of ``v - center`` and of its square.
 
         The relative error of ``squares`` is at most about ``n * eps * condition``, and the mean is
         off by ``n * eps`` times the mean distance from the center (n: values, eps: 2.2e-16).

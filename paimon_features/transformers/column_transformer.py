@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import TransformError
+from paimon_features.core.errors import TransformError, unknown_name
 from paimon_features.core.repeated_items import duplicates
 from paimon_features.core.types.array_types import Bools, Floats
 from paimon_features.core.types.schema import DataType
@@ -402,11 +402,12 @@ def _position(name: str, chosen: int | str, frame: Frame) -> int:
                 "positions, or a frame"
             )
         if chosen not in frame.names:
-            raise TransformError(
-                f"branch {name!r}: unknown column {chosen!r}; available: {', '.join(frame.names)}"
-            )
+            message = unknown_name("column", chosen, frame.names)
+            raise TransformError(f"branch {name!r}: {message}")
         return frame.names.index(chosen)
     place = chosen + frame.width if chosen < 0 else chosen
     if not 0 <= place < frame.width:
-        raise TransformError(f"branch {name!r}: there is no column {chosen} of {frame.width}")
+        raise TransformError(
+            f"branch {name!r}: column {chosen} is out of range; the data have {frame.width} columns"
+        )
     return place

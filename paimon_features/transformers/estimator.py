@@ -13,16 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, update_wrapper, wraps
 from inspect import Parameter, signature
 from types import MethodType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from paimon_features.core.errors import MissingExtraError, NotFittedError, TransformError
+from paimon_features.core.errors import (
+    MissingExtraError,
+    NotFittedError,
+    TransformError,
+    unknown_name,
+)
 from paimon_features.transformers.frames import Frame, read_frame, write_frame
 
 OUTPUT_FORMS = ("default", "pandas", "polars")
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
 
 
 class Estimator:
@@ -274,10 +280,8 @@ class Estimator:
         arguments = self.requestable.get(method, ())
         for argument in requests:
             if argument not in arguments:
-                raise TransformError(
-                    f"{type(self).__name__}.{method} has no argument {argument!r} to request; it "
-                    f"has: {', '.join(arguments) or 'none'}"
-                )
+                kind = f"argument to request of {type(self).__name__}.{method}"
+                raise TransformError(unknown_name(kind, argument, arguments))
         named = {(method, argument): alias for argument, alias in requests.items()}
         self._metadata_request = _Requests({**vars(self).get("_metadata_request", {}), **named})
         return self
@@ -336,20 +340,22 @@ def not_fitted(message: str) -> NotFittedError:
     return NotFittedError(message)
 
 
-def with_output_form(method: Method) -> Method:
+def with_output_form(
+    method: Callable[Concatenate[Any, Any, Arguments], Any],
+) -> Callable[Concatenate[Any, Any, Arguments], Any]:
     """Wrap ``transform`` or ``fit_transform``: the output has the form of ``set_output``."""
     if getattr(method, "_has_output_form", False):
         return method
 
     @wraps(method)
-    def wrapped(self: Estimator, X: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(self: Estimator, X: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         out = method(self, X, *args, **kwargs)
         if isinstance(X, Frame) or (form := self._output_form) is None:
             return out
         return _as_frame(form, out, X, self)
 
     wrapped._has_output_form = True  # type: ignore[attr-defined]
-    return wrapped  # type: ignore[return-value]
+    return wrapped  # type: ignore[return-value]  # callers may also name X
 
 
 def _as_frame(form: str, out: Any, given: Any, of: Estimator) -> Any:

@@ -138,7 +138,7 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
     except FileNotFoundError:
         versions = sorted(p.stem for p in path.parent.glob("v*.json"))
         raise DefinitionError(
-            f"fitted transformer {name!r} version {version}: there is no file {path} "
+            f"fitted transformer {name!r} version {version}: no such file: {path} "
             f"(available: {', '.join(versions) or 'none'}); {command} writes it from the lake"
         ) from None
     except (OSError, UnicodeDecodeError) as error:

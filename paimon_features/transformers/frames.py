@@ -78,7 +78,7 @@ class Frame:
         flat: bool | None = None,
         rows: Ints | None = None,
     ) -> Any:
-        """Other columns in the form of these data.
+        """Return other columns in the form of these data.
 
         ``names`` are by default those of these columns. ``flat`` says whether one column comes
         without a table around it, by default as these data did. ``rows`` are the rows of these
@@ -132,7 +132,7 @@ def inner_frame(
 
 
 def read_frame(data: Any) -> Frame:
-    """Data of any of the forms; a frame is itself.
+    """Return data of any of the forms as a frame; a frame is returned as it is.
 
     Raises
     ------
@@ -420,7 +420,7 @@ def _torch(data: Any) -> Frame:
         # NumPy has no bfloat16
         array = (data.double() if data.dtype == torch.bfloat16 else data).cpu().numpy()
     except (TypeError, RuntimeError) as error:
-        raise TransformError(f"got a tensor that is no plain array: {error}") from error
+        raise TransformError(f"got a tensor that is not a plain array: {error}") from error
     inner = _numpy(array)
 
     def tensor(out: Array) -> Any:

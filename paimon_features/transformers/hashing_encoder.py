@@ -168,7 +168,7 @@ class HashingEncoder(StoredTransformer):
         out = cls._from_settings(params)
         out._width = int(params["width"])
         if out._width < 1:
-            raise TransformError("there are no columns")
+            raise TransformError("got no columns; expected at least one")
         out._lists = frozenset(map(int, params.get("lists", ())))
         return out
 

@@ -200,7 +200,7 @@ class Imputer(NumericTransformer):
         return Applied(out + [Column(gaps[j].astype(np.float64)) for j in self._shown])
 
     def transform(self, X: Any) -> Any:
-        """``X`` without gaps.
+        """Return ``X`` without gaps.
 
         Raises
         ------
@@ -218,7 +218,7 @@ class Imputer(NumericTransformer):
 
     @available_if(lambda self: None if self.settings_.add_indicator else _no_inverse())
     def inverse_transform(self, X: Any) -> Any:
-        """``X`` with its gaps, where indicators mark them.
+        """Return ``X`` with its gaps, where indicators mark them.
 
         Raises
         ------

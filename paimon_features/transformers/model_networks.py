@@ -46,7 +46,9 @@ def task_of(model: StoredTransformer) -> Literal["binary", "multiclass", "regres
         if isinstance(model, kind):
             return task
     kinds = ", ".join(kind.__name__ for kind in TASKS)
-    raise TransformError(f"a {type(model).__name__} predicts nothing a server could serve: {kinds}")
+    raise TransformError(
+        f"a {type(model).__name__} has no prediction that a server can serve; supported: {kinds}"
+    )
 
 
 def network_of(

@@ -79,7 +79,7 @@ def _hashed(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], seed: i
 
 
 def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Four bytes from each place, the least first."""
+    """Return four bytes from each place, the least significant first."""
     out = np.zeros(len(at), np.uint32)
     for byte in range(4):
         out |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)

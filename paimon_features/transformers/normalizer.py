@@ -29,7 +29,7 @@ class FeatureNormalizer:
 
     @staticmethod
     def handle_missing_values(X: Any, strategy: str = "mean", fill_value: Any = None) -> Any:
-        """``X`` with something in place of what is missing.
+        """Return ``X`` with missing values replaced.
 
         ``mean`` and ``median`` of the column; ``mode``: its most frequent value, of several the
         least; ``constant``: ``fill_value`` (None: 0); ``drop``: rows with a missing value are
@@ -68,7 +68,7 @@ class FeatureNormalizer:
 
     @staticmethod
     def handle_outliers(X: Any, method: str = "iqr", threshold: float = 3.0) -> Any:
-        """``X`` with values outside of bounds moved onto them; what is missing stays so.
+        """Return ``X`` with values outside of bounds moved onto them; missing values stay.
 
         The bounds of a column are, by ``method``: ``iqr`` from ``q1 - threshold * (q3 - q1)`` to
         ``q3 + threshold * (q3 - q1)`` of its quartiles; ``zscore`` ``mean ± threshold * std``
@@ -116,12 +116,14 @@ def _filled(column: Column, gap: Any, value: Any, label: str) -> Column:
         if type(value) not in kinds:
             raise TransformError(
                 f"{label} contains {', '.join(sorted(k.__name__ for k in kinds))}; "
-                f"fill_value={value!r} is none"
+                f"fill_value={value!r} is of another type"
             )
         out = values.copy()
     else:
         if isinstance(value, str) and not gap.all():
-            raise TransformError(f"{label} contains numbers; fill_value={value!r} is none")
+            raise TransformError(
+                f"{label} contains numbers; fill_value={value!r} is of another type"
+            )
         # 0.5 among integers makes floats of them
         out = values.astype(object if isinstance(value, str) else np.result_type(values, value))
     out[gap] = value

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import MissingExtraError, TransformError
+from paimon_features.core.errors import MissingExtraError, TransformError, unknown_name
 from paimon_features.transformers.base import StoredTransformer
 from paimon_features.transformers.column_transformer import ColumnTransformer
 from paimon_features.transformers.fitted_version import FittedVersion
@@ -77,7 +77,7 @@ def to_onnx(
     whole = {names.index(c) if isinstance(c, str) and c in names else c for c in integer_columns}
     unknown = [c for c in whole if not (isinstance(c, int) and 0 <= c < transformer.width)]
     if unknown:
-        raise TransformError(f"integer_columns={unknown[0]!r} is no column of: {', '.join(names)}")
+        raise TransformError(unknown_name("column in integer_columns", str(unknown[0]), names))
     graph = OnnxGraph(_onnx(), dtype, null_text)
     texts = [i not in whole and _is_text(transformer, i) for i in range(transformer.width)]
     lists = [_is_list(transformer, index) for index in range(transformer.width)]
@@ -164,7 +164,7 @@ def _text(value: Any, label: str) -> str:
 
 
 def _of_lists(column: Column, null: str, label: str, is_text: bool, dtype: Any) -> npt.NDArray[Any]:
-    """Lists in one array, shape (rows, items)."""
+    """Return lists as one array, shape (rows, items)."""
     lists = [v if is_valid else [] for v, is_valid in zip(column.values, column.mask, strict=True)]
     wrong = next((v for v in lists if not isinstance(v, list)), None)
     if wrong is not None:

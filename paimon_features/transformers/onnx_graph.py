@@ -16,6 +16,9 @@ _IR_VERSION = 8
 
 _MICROSOFT = "com.microsoft"
 
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
+"""A value of an operator's attribute."""
+
 
 @dataclass(frozen=True)
 class OnnxTensor:
@@ -64,21 +67,21 @@ class OnnxGraph:
         self._inputs.append(info)
         return self._raw(name, width)
 
-    def node(self, op: str, *inputs: str, domain: str = "", **settings: Any) -> str:
-        """Add a node; the name of its output."""
+    def node(self, op: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
+        """Add a node and return the name of its output."""
         out = f"{op.lower()}_{len(self._nodes)}"
         self._uses_microsoft |= domain == _MICROSOFT
         self._nodes.append(
-            self.onnx.helper.make_node(op, list(inputs), [out], domain=domain, **settings)
+            self.onnx.helper.make_node(op, list(inputs), [out], domain=domain, **attributes)
         )
         return out
 
-    def microsoft(self, op: str, *inputs: str, **settings: Any) -> str:
-        """Return a node of onnxruntime's own operators."""
-        return self.node(op, *inputs, domain=_MICROSOFT, **settings)
+    def microsoft(self, op: str, *inputs: str, **attributes: Attribute) -> str:
+        """Add a node of one of onnxruntime's own operators and return the name of its output."""
+        return self.node(op, *inputs, domain=_MICROSOFT, **attributes)
 
     def constant(self, values: Any) -> str:
-        """Add an array; its name."""
+        """Add an array and return its name."""
         array = np.asarray(values)
         name = f"constant_{len(self._constants)}"
         if array.dtype.kind in "OU":
@@ -90,7 +93,7 @@ class OnnxGraph:
         return name
 
     def like(self, part: OnnxTensor, values: Any) -> Any:
-        """Numbers to compare with those of a part: rounded as these are, if they are."""
+        """Return numbers to compare with those of a part: rounded if these are."""
         array = np.asarray(values, np.float64)
         if part.is_raw and self.dtype == "float32":
             return array.astype(np.float32).astype(np.float64)

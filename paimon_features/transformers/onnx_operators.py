@@ -42,7 +42,7 @@ def convert(graph: OnnxGraph, transformer: StoredTransformer, parts: Parts) -> l
     if converter is None:
         available = ", ".join(kind.__name__ for kind in _KINDS)
         raise TransformError(
-            f"a {type(transformer).__name__} cannot be expressed in ONNX; available: {available}"
+            f"a {type(transformer).__name__} cannot be expressed in ONNX; supported: {available}"
         )
     return converter(graph, transformer, parts)
 
@@ -97,7 +97,7 @@ def _max_abs(graph: OnnxGraph, of: MaxAbsScaler, parts: Parts) -> list[OnnxTenso
 
 
 def _between(graph: OnnxGraph, name: str, low: float, high: float) -> str:
-    """Numbers moved onto bounds; NaN stays."""
+    """Return numbers moved onto bounds; NaN stays."""
     ends = (graph.constant(np.array(float(end))) for end in (low, high))
     return _keep_nan(graph, name, graph.node("Clip", name, *ends))
 
@@ -138,7 +138,7 @@ def _log(graph: OnnxGraph, of: LogTransform, parts: Parts) -> list[OnnxTensor]:
 
 
 def _log1p(graph: OnnxGraph, name: str) -> str:
-    """log(1 + x) without the loss of digits near 0 (Kahan's; ONNX has no such operator)."""
+    """Return log(1 + x) without loss of digits near 0 (Kahan's; ONNX has no such operator)."""
     one = graph.constant(np.array(1.0))
     above = graph.node("Add", name, one)
     rounding = graph.node("Sub", above, one)
@@ -258,7 +258,7 @@ def _quantile(graph: OnnxGraph, of: QuantileTransformer, parts: Parts) -> list[O
 
 
 def _normal(graph: OnnxGraph, share: str) -> str:
-    """``normal_quantile`` within the bounds of a QuantileTransformer, branch by branch."""
+    """Return ``normal_quantile`` within the bounds of a QuantileTransformer, branch by branch."""
 
     def constant(value: float) -> str:
         return graph.constant(np.array(value))
@@ -292,7 +292,7 @@ def _normal(graph: OnnxGraph, share: str) -> str:
 
 
 def _interpolated(graph: OnnxGraph, x: OnnxTensor, at: Any, values: Any) -> str:
-    """``np.interp(x, at, values)``, shape (rows, 1)."""
+    """Return ``np.interp(x, at, values)``, shape (rows, 1)."""
     steps = np.diff(at)
     slopes = np.divide(np.diff(values), steps, out=np.zeros(len(steps)), where=steps > 0)
     # before the first value and from the last one on it is level

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import MissingMethodError, TransformError
+from paimon_features.core.errors import MissingMethodError, TransformError, unknown_name
 from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.base import (
@@ -144,7 +144,7 @@ class Frozen(StoredTransformer):
         return cls(stored_transformer(params["transformer"]), version=params["version"])
 
     def _restore_names(self, params: Mapping[str, Any]) -> None:
-        """They are those of the transformer."""
+        """Keep the names of the transformer."""
 
 
 class Passthrough(StoredTransformer):
@@ -222,7 +222,7 @@ class Passthrough(StoredTransformer):
         out = cls()
         out._width, out._rows = int(params["width"]), int(params["rows"])
         if out._width < 1:
-            raise TransformError("there are no columns")
+            raise TransformError("got no columns; expected at least one")
         return out
 
 
@@ -328,8 +328,8 @@ def by_step(what: str, names: Sequence[str], fit_params: Mapping[str, Any]) -> S
         name, separator, argument = key.partition("__")
         if not separator or name not in params:
             raise TransformError(
-                f"{what}.fit has no argument {key!r}; expected <step>__<argument>, such as "
-                f"{names[0]}__sample_weight; the steps are: {', '.join(names)}"
+                f"unknown argument {key!r} of {what}.fit; expected <step>__<argument>, such as "
+                f"{names[0]}__sample_weight; steps: {', '.join(names)}"
             )
         params[name][argument] = value
     return params
@@ -471,8 +471,7 @@ class CompositeTransformer(Supervised):
         """Return the transformer of this name."""
         steps = dict(self._parts)
         if name not in steps:
-            kind = type(self).__name__
-            raise TransformError(f"this {kind} has no step {name!r}; it has: {', '.join(steps)}")
+            raise TransformError(unknown_name(f"step of this {type(self).__name__}", name, steps))
         return steps[name]
 
     @property

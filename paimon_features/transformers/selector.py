@@ -26,7 +26,7 @@ class FeatureSelector:
 
     @staticmethod
     def select_by_variance(X: Any, k: int) -> list[int]:
-        """By variance (ddof 0), the greatest first.
+        """Return columns by variance (ddof 0), the greatest first.
 
         Raises
         ------
@@ -39,7 +39,7 @@ class FeatureSelector:
 
     @staticmethod
     def select_by_correlation(X: Any, y: Any, k: int) -> list[int]:
-        """By the absolute value of Pearson's correlation with ``y``, the greatest first.
+        """Return columns by the absolute Pearson correlation with ``y``, the greatest first.
 
         A row counts for a column if both its value and that of ``y`` are there.
 

@@ -28,7 +28,7 @@ def from_sklearn(estimator: Any) -> StoredTransformer:
     kind = type(estimator).__name__
     if kind not in _STATES:
         raise TransformError(
-            f"a {kind} of scikit-learn cannot be a step; available: {', '.join(_STATES)}; fit our "
+            f"a {kind} of scikit-learn cannot be a step; supported: {', '.join(_STATES)}; fit our "
             "transformer of the same name, or put ours into scikit-learn's pipeline"
         )
     if not hasattr(estimator, "n_features_in_"):

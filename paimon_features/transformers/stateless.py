@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import MissingMethodError, TransformError
+from paimon_features.core.errors import MissingMethodError, TransformError, unknown_name
 from paimon_features.core.types.array_types import Bools, Floats
 from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.estimator import available_if
@@ -174,7 +174,7 @@ class Clip(StatelessTransformer, ColumnwiseTransformer):
 
     @available_if(lambda self: MissingMethodError(_LOST))
     def inverse_transform(self, X: Any) -> Any:
-        """Missing: values outside of the bounds are lost."""
+        """Raise MissingMethodError: values outside of the bounds are lost."""
         raise AssertionError(_LOST)
 
     def _settings(self) -> Params:
@@ -313,13 +313,15 @@ class InteractionFeatures(StatelessTransformer):
     def _place(self, column: str | int, width: int) -> int:
         if isinstance(column, int):
             if not 0 <= column < width:
-                raise TransformError(f"InteractionFeatures: there is no column {column} of {width}")
+                raise TransformError(
+                    f"InteractionFeatures: column {column} is out of range; the data have {width} "
+                    "columns"
+                )
             return column
         if self.names is None or column not in self.names:
-            available = ", ".join(self.names) if self.names else "no names; use positions"
-            raise TransformError(
-                f"InteractionFeatures: no column {column!r}; the data have: {available}"
-            )
+            hint = "" if self.names else "; use positions, or a frame"
+            message = unknown_name("column", column, self.names or ())
+            raise TransformError(f"InteractionFeatures: {message}{hint}")
         return self.names.index(column)
 
     def _settings(self) -> Params:

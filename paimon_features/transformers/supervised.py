@@ -23,9 +23,7 @@ class Supervised(StoredTransformer):
     @abstractmethod
     def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self: ...
     @abstractmethod
-    def fit_transform(
-        self, X: Any, y: Any = None, *, event_time_ms: Any = None, **fit_params: Any
-    ) -> Any: ...
+    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any: ...
     @abstractmethod
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self: ...
 
@@ -70,6 +68,6 @@ def _times(data: Any, rows: int) -> Ints:
         )
     if column.values.dtype.kind not in "iu":
         raise TransformError(
-            "event_time_ms has no integers; expected milliseconds since the Unix epoch"
+            "event_time_ms is not integers; expected milliseconds since the Unix epoch"
         )
     return column.values.astype(np.int64)

@@ -82,7 +82,7 @@ def test_as_of_takes_what_a_training_set_saw(project: Project) -> None:
         (["--features", "churn_v2"], "unknown service 'churn_v2'"),
         (["--features", "churn_v1", "--rows", "nowhere.parquet"], "there is no such file"),
         (["--features", "churn_v1", "--rows", "nowhere"], "unknown table 'nowhere'"),
-        (["--features", "churn_v1", "--output", "no/where.parquet"], "there is no folder no"),
+        (["--features", "churn_v1", "--output", "no/where.parquet"], "no such folder: no"),
         (["--features", "churn_v1", "--as-of", "x@1"], "also needs one of 'tiles_customer_g1'"),
         (["--features", "churn_v1", "--as-of", "x@"], "expected one time, or table@snapshot"),
         (["--features", "churn_v1", "--memory-mb", "0"], "expected more than 0"),

@@ -100,7 +100,7 @@ def test_a_wrong_interaction_stops_the_plan_with_its_place(project: Project) -> 
     )
     done = run("plan", code=2)
     assert "interaction 'over'" in done.output
-    assert "position 14: feature view 'spend' has no feature 'mean_amount_30d'" in done.output
+    assert "position 14: unknown feature of view 'spend' 'mean_amount_30d'" in done.output
 
 
 def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:
@@ -122,7 +122,7 @@ def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:
     for wrong, message in (
         (["--request", "cost=4"], "--request cost=4: expected NAME=VALUE with NAME: price"),
         (["--request", "price=much"], "'much' is not a valid Float64"),
-        ([], "the request has no input 'price'"),
+        ([], "missing request input 'price'"),
     ):
         assert message in run("lookup", "model", *keys, *wrong, code=2).output
 

@@ -140,7 +140,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     ),
     (("derive", "t", "--as-of", "2024-01-01"), "--as-of requires --output"),
     *(
-        ((*words, "missing/x.html"), "cannot write missing/x.html: there is no folder missing")
+        ((*words, "missing/x.html"), "cannot write missing/x.html: no such folder: missing")
         for words in (
             ("plan", "--out"),
             ("graph", "--output"),

@@ -172,10 +172,10 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("hostile", "message"),
     [
-        ({"is": "Path", "args": ["/etc/passwd"]}, "is no definition that this version knows"),
-        ({"is": "object"}, "is no definition that this version knows"),
-        ({"is": "os.system", "command": "true"}, "is no definition that this version knows"),
-        ({"is": "Aggregate"}, "is no definition that this version knows"),
+        ({"is": "Path", "args": ["/etc/passwd"]}, "unknown kind of definition"),
+        ({"is": "object"}, "unknown kind of definition"),
+        ({"is": "os.system", "command": "true"}, "unknown kind of definition"),
+        ({"is": "Aggregate"}, "unknown kind of definition"),
         ({"is": "Entity", "name": "e", "keys": {"map": []}, "__class__": "x"}, "no argument"),
         ({"is": "Entity", "name": "e", "keys": {"map": [["k", {"type": "code"}]]}}, "not a column"),
         ({"is": "Entity", "name": "../e", "keys": {"map": []}}, "entity '../e'"),
@@ -186,8 +186,8 @@ def nested(depth: int) -> Any:
         ({"is": "Entity", "name": "e", "keys": {"map": [[{"map": []}, 1]]}}, "definition 0"),
         ({"is": "Entity", "name": "e", "keys": nested(45)}, "nested more than 40 levels"),
         ({"is": "Interaction", "name": "i", "expression": "__import__('os')"}, "bundle"),
-        ("Entity", "is no definition"),
-        (None, "is no definition"),
+        ("Entity", "is not a definition"),
+        (None, "is not a definition"),
     ],
 )
 def test_only_known_classes_with_valid_arguments_are_made(

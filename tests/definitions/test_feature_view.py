@@ -53,7 +53,7 @@ def view(**changes: Any) -> FeatureView:
         ({"features": [Count(windows=["1h"])] * 2}, "two features are named 'count_1h'"),
         ({"features": [Count(name="user_id")]}, "the feature 'user_id' has the name of a key"),
         ({"features": [Sum("word")]}, "the column is String; expected a number"),
-        ({"features": [Sum("total")]}, r"no such column; the columns are: user_id, t, x, word"),
+        ({"features": [Sum("total")]}, r"unknown column 'total'; available: "),
         ({"derive": {"x": "1"}}, "derive: the column 'x' exists already"),
         ({"derive": {"y": "x + word"}}, "word"),
         ({"where": "x"}, "where='x' is Float64; expected a condition"),
@@ -73,7 +73,7 @@ def view(**changes: Any) -> FeatureView:
         ),
         (
             {"entity": Entity("user", keys={"shop_id": Int64})},
-            "source 'shop' has no column 'shop_id', a key of entity 'user'",
+            "key of entity 'user': unknown column of source 'shop' 'shop_id'",
         ),
         (
             {"entity": Entity("user", keys={"word": Int64})},

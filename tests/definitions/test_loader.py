@@ -52,7 +52,7 @@ def test_a_file_defines_its_top_level_and_may_import_its_neighbours(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "there is no definitions file .*'paimon-features init' writes an example"),
+        (None, "no such definitions file .*'paimon-features init' writes an example"),
         ("1 +", "does not run: SyntaxError"),
         ("import nothing_like_it", "does not run: ModuleNotFoundError"),
         ("x = 1", "contains no EventSource and no FeatureView"),
@@ -80,11 +80,11 @@ def test_names_are_unique() -> None:
     [
         (
             "spent:count_1d",
-            "refers to spent:count_1d: unknown feature view 'spent'; available: spend",
+            "spent:count_1d: unknown feature view 'spent'; available: spend",
         ),
         (
             "spend:count_9d",
-            "spend:count_9d: unknown feature of view 'spend' 'count_9d'; available: count_1d",
+            "unknown feature of view 'spend' 'count_9d'; available: count_1d",
         ),
     ],
 )
@@ -106,13 +106,13 @@ def test_a_service_names_a_feature_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"event_time": "x"}, "event_time='x' is not a column; the columns are: a, t"),
+        ({"event_time": "x"}, "event_time: unknown column 'x'; available: a, t"),
         ({"event_time": "a"}, "event_time 'a' is String; expected Timestamp or Int64"),
-        ({"retraction": "x"}, "retraction='x' is not a column; the columns are: a, t"),
+        ({"retraction": "x"}, "retraction: unknown column 'x'; available: a, t"),
         ({"retraction": "t"}, r"retraction 't' is Int64; expected a Bool .* or a String"),
         ({"event_id": "a"}, "event_id='a' and dedup_horizon=None belong together"),
         ({"dedup_horizon": "1d"}, "event_id=None and dedup_horizon='1d' belong together"),
-        ({"event_id": "x", "dedup_horizon": "1d"}, "event_id='x' is not a column"),
+        ({"event_id": "x", "dedup_horizon": "1d"}, "event_id: unknown column 'x'"),
         ({"event_id": "a", "dedup_horizon": "soon"}, "duration 'soon'"),
         (
             {"event_id": "t", "dedup_horizon": "1d", "retraction": "a"},
@@ -181,7 +181,7 @@ spend = pf.FeatureView("spend", source=shop, entity=user, features=[Count(window
         (
             'x = pf.FeatureView("v", source=shop, entity=user, features=[Count(where="nn > 1")])\n',
             7,
-            "columns are: n, t, user_id; did you mean 'n'?",
+            "available: n, t, user_id; did you mean 'n'?",
         ),
         ("x = Cuont()\n", 7, "name 'Cuont' is not defined; did you mean 'Count'?"),
         ("x = spned\n", 7, "did you mean 'spend'?"),

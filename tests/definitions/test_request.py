@@ -75,7 +75,7 @@ def test_a_single_value_applies_to_all_entities_and_a_sequence_to_each(
         (Float64, float("nan"), "got nan; expected finite numbers in row 0"),
         (Float64, [1.0, float("inf")], "got inf; expected finite numbers in row 1"),
         (Float32, 1e300, "got 1e.*300; expected finite numbers of 32 bits"),
-        (Int64, 1.5, "1.5 is no integer, and would be truncated"),
+        (Int64, 1.5, "1.5 is not an integer, and would be truncated"),
         (Int64, True, "expected Int64 values; got True"),
         (Int32, 2**40, "not in range"),
         (Int64, 2**70, "not in range"),

@@ -50,7 +50,7 @@ def test_an_invalid_statistics_view_is_rejected() -> None:
         pf.statistics_view("kept", SHOP, [])
     with pytest.raises(DefinitionError, match="names the column 'price' twice"):
         pf.statistics_view("kept", SHOP, [pf.Numbers("price"), pf.Categories("price", ["a"])])
-    with pytest.raises(DefinitionError, match="there is no such column"):
+    with pytest.raises(DefinitionError, match="unknown column"):
         pf.statistics_view("kept", SHOP, [pf.Numbers("cost")])
     with pytest.raises(DefinitionError, match="entity 'customer' has no keys"):
         pf.Entity("customer", keys={})

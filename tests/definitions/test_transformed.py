@@ -135,7 +135,7 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
     with pytest.raises(DefinitionError) as error:
         of(fitted, missing)
     assert str(error.value) == (
-        "transformed feature 'amount_scaled': fitted transformer 'amount' version 3: there is no "
+        "transformed feature 'amount_scaled': fitted transformer 'amount' version 3: no such "
         f"file {path} (available: v2); 'paimon-features fitted export amount 3' writes it from the "
         "lake"
     )
@@ -180,7 +180,10 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
             Transformed("x", "spend:count_1d", Fitted("word", 1)),
             "spend:count_1d is Int64, and word v1, a one_hot_encoder, was fitted on other values",
         ),
-        (Transformed("x", "spend:nothing", Fitted("amount", 2)), "no feature 'nothing'; it has: "),
+        (
+            Transformed("x", "spend:nothing", Fitted("amount", 2)),
+            "unknown feature of view 'spend' 'nothing'; available: ",
+        ),
         (Transformed("x", "spent:count_1d", Fitted("amount", 2)), "unknown feature view 'spent'"),
         (
             Transformed("x", "other", Fitted("amount", 2)),

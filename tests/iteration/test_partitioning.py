@@ -115,5 +115,7 @@ def test_a_function_without_the_method_of_its_operation_is_refused_where_it_is_g
     def build(job: Any) -> Any:
         return job.from_collection([1]).connect(job.from_collection([2])).process(WhoAndWhat())
 
-    with pytest.raises(DefinitionError, match="WhoAndWhat has no method 'process_element1'"):
+    with pytest.raises(
+        DefinitionError, match="missing method 'process_element1' of a function of type WhoAndWhat"
+    ):
         ReferenceExecutor().run(build)

@@ -119,11 +119,11 @@ def test_wrong_interactions_are_reported() -> None:
             TransformError, match=r"expected \(left, right, operation\), columns by"
         ):
             InteractionFeatures([wrong]).fit([[1.0]])  # type: ignore[list-item]
-    with pytest.raises(TransformError, match="no column 'c'; the data have: a, b"):
+    with pytest.raises(TransformError, match="unknown column 'c'; available: a, b"):
         InteractionFeatures([("c", 0, "sum")]).fit(pa.table({"a": [1.0], "b": [1.0]}))
-    with pytest.raises(TransformError, match="no column 'a'; the data have: no names; use pos"):
+    with pytest.raises(TransformError, match="unknown column 'a'; available: none; use pos"):
         InteractionFeatures([("a", 0, "sum")]).fit([[1.0]])
-    with pytest.raises(TransformError, match="there is no column 2 of 2"):
+    with pytest.raises(TransformError, match="column 2 is out of range; the data have 2 columns"):
         InteractionFeatures([(2, 0, "sum")]).fit([[1.0, 2.0]])
     with pytest.raises(TransformError, match="has no output columns"):
         InteractionFeatures([], keep=False).fit([[1.0]])

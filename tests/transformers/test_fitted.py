@@ -109,7 +109,7 @@ def test_what_is_wrong_with_a_file_is_reported_with_the_command_that_writes_it(
     write_version(tmp_path, version(number=2))
     path = tmp_path / "amount_scaler" / "v3.json"
     assert reported() == (
-        f"fitted transformer 'amount_scaler' version 3: there is no file {path} (available: v2); "
+        f"fitted transformer 'amount_scaler' version 3: no such file: {path} (available: v2); "
         "'paimon-features fitted export amount_scaler 3' writes it from the lake"
     )
     path.write_text((tmp_path / "amount_scaler" / "v2.json").read_text())

@@ -100,10 +100,10 @@ def test_texts_can_be_filled_but_have_no_mean() -> None:
     assert fill([[None], [None]], "constant", "x") == [["x"], ["x"]]
     for call, message in (
         (lambda: fill(words), "column 0 contains strings; expected numbers"),
-        (lambda: fill(words, "constant"), "column 0 contains str; fill_value=0 is none"),
+        (lambda: fill(words, "constant"), "column 0 contains str; fill_value=0 is of another type"),
         (
             lambda: fill([[1.0], [None]], "constant", "x"),
-            "contains numbers; fill_value='x' is none",
+            "contains numbers; fill_value='x' is a string",
         ),
         (lambda: fill(words, "zero"), "strategy='zero'; expected one of: mean, median, mode"),
         (lambda: FeatureNormalizer.handle_outliers(words), "column 0 contains strings"),

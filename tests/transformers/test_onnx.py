@@ -316,7 +316,7 @@ def test_what_cannot_be_expressed_is_reported_with_its_step() -> None:
 
     pipeline = Pipeline([("fill", Imputer()), ("own", Doubled())]).fit([1.0, 2.0])
     assert reported(pipeline).startswith(
-        "step 'own': a Doubled cannot be expressed in ONNX; there is"
+        "step 'own': a Doubled cannot be expressed in ONNX; supported: "
     )
     fill = Imputer("most_frequent").fit(["a"])
     assert "'x0' that comes out is strings, and a model returns numbers" in reported(fill)
@@ -326,7 +326,9 @@ def test_what_cannot_be_expressed_is_reported_with_its_step() -> None:
     assert "is not fitted" in reported(StandardScaler())
     assert "dtype='int8'; expected one of: float32, float64" in reported(near, dtype="int8")
     assert "matrix=True is for numbers only" in reported(OneHotEncoder().fit(["a"]), matrix=True)
-    assert "integer_columns=3 is no column of: x0" in reported(near, integer_columns=[3])
+    assert "unknown column in integer_columns '3'; available: x0" in reported(
+        near, integer_columns=[3]
+    )
     with pytest.raises(TransformError, match="got 2 columns; the model takes 1"):
         to_feeds(to_onnx(near, dtype="float64"), [[1, 2]])
 

@@ -343,7 +343,9 @@ def test_wrong_use_is_rejected() -> None:
         lambda: Pipeline([("a", 3)]).fit(ROWS)  # type: ignore[list-item]
     )
     assert "this Pipeline is not fitted" in reported(lambda: Pipeline([step]).transform([1.0]))
-    assert "this Pipeline has no step 'b'; it has: a" in reported(lambda: Pipeline([step])["b"])
+    assert "unknown step of this Pipeline 'b'; available: a" in reported(
+        lambda: Pipeline([step])["b"]
+    )
     assert "step 'a': column 0 contains strings; expected numbers" in reported(
         lambda: Pipeline([step]).fit(["x"])
     )
@@ -351,7 +353,7 @@ def test_wrong_use_is_rejected() -> None:
         ([], r"branch 'a': columns=[]; expected names or positions"),
         ([1.5], "branch 'a': columns=[1.5]"),
         (["x"], "names the column 'x', but the data have no names"),
-        ([7], "branch 'a': there is no column 7 of 2"),
+        ([7], "branch 'a': column 7 is out of range; the data have 2 columns"),
     ):
         assert message in reported(
             lambda c=columns: ColumnTransformer([("a", StandardScaler(), c)]).fit(ROWS)

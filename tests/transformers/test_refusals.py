@@ -41,7 +41,7 @@ def sparse(*sizes: int) -> pa.Table:
     ("call", "message"),
     [
         (lambda: new_transformer("standard_scaler", {"x": 1}),
-         "got an unexpected keyword argument 'x'; it has: copy, with_mean, with_std"),
+         "got an unexpected keyword argument 'x'; available: copy, with_mean, with_std"),
         (lambda: SCALED.merge(StandardScaler().fit(pa.table({"b": [1.0]}))),
          "a StandardScaler of a cannot be merged with one of b"),
         (lambda: Clip(low=0.0).fit_from_statistics([]),

@@ -179,7 +179,7 @@ def _validity(array: pa.Array) -> Bools | None:
 
 @functools.cache
 def _plain() -> Mapping[pa.DataType, np.dtype[Any]]:
-    """Arrow types with the memory layout of NumPy."""
+    """Return the Arrow types with the memory layout of NumPy."""
     return {
         pa.int32(): np.dtype("<i4"),
         pa.int64(): np.dtype("<i8"),
@@ -189,7 +189,7 @@ def _plain() -> Mapping[pa.DataType, np.dtype[Any]]:
 
 
 def _converter(kind: DataType) -> Callable[[Any], Any] | None:
-    """From a value of a column to the Python value; None where it is that."""
+    """Return the function from a column's value to the Python value; None where they are equal."""
     if kind.text == "date":
         return lambda days: days if isinstance(days, dt.date) else _DAY_0 + dt.timedelta(days=days)
     if kind.text == "timestamp":

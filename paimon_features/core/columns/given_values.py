@@ -115,7 +115,7 @@ def as_numpy(values: Any) -> npt.NDArray[Any]:
 
 
 def as_numbers(what: str, values: Any) -> Column:
-    """Numbers as a float64 column; RequestError for anything else."""
+    """Return numbers as a float64 column; RequestError for anything else."""
     array = as_arrow(values)
     kind = kind_of(what, array.type)
     if kind not in (Int64, Float64, Bool):

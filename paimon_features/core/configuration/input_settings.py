@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from paimon_features.core.errors import ConfigurationError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import ConfigurationError, unknown_name
 
 TIME_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Nanoseconds of each unit of numbers that are times."""
@@ -122,10 +121,7 @@ class InputSettings:
         read: dict[str, Any] = {}
         for name, value in values.items():
             if name not in entries:
-                raise ConfigurationError(
-                    f"{where} has an unknown entry {name!r}; it takes: {', '.join(entries)}"
-                    f"{did_you_mean(name, entries)}"
-                )
+                raise ConfigurationError(f"{where}: {unknown_name('entry', name, entries)}")
             read[name] = _checked(where, name, value, getattr(standard, name))
         settings = cls(**read)
         settings._check(where)
@@ -245,10 +241,8 @@ def _of_column(where: str, column: str, entries: Mapping[str, Any]) -> Mapping[s
     standard = InputSettings()
     for name in entries:
         if name not in OF_COLUMNS:
-            raise ConfigurationError(
-                f"{where} by_column {column} has an entry {name!r}, which is that of a file or "
-                f"unknown; a column takes: {', '.join(OF_COLUMNS)}{did_you_mean(name, OF_COLUMNS)}"
-            )
+            message = unknown_name("entry of a column", name, OF_COLUMNS)
+            raise ConfigurationError(f"{where} by_column {column}: {message}")
     return MappingProxyType(
         {
             name: _checked(f"{where} by_column {column}", name, value, getattr(standard, name))
@@ -258,7 +252,7 @@ def _of_column(where: str, column: str, entries: Mapping[str, Any]) -> Mapping[s
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists and mappings as dicts, as TOML and JSON have them."""
+    """Return tuples as lists and mappings as dicts, as TOML and JSON have them."""
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, Mapping):

@@ -137,7 +137,7 @@ def _password(values: Mapping[str, Any], root: Path, environ: Mapping[str, str])
 def _existing(name: str, path: Path) -> Path:
     file = path.absolute()  # links stay, as in config: a Secret is replaced behind them
     if not file.is_file():
-        raise ConfigurationError(f"[kafka] {name}: there is no file {file}")
+        raise ConfigurationError(f"[kafka] {name}: no such file: {file}")
     return file
 
 

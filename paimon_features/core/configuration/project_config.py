@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paimon_features.core.errors import ConfigurationError, DefinitionError
+from paimon_features.core.errors import ConfigurationError, DefinitionError, unknown_name
 from paimon_features.core.times.durations import parse_duration
 from paimon_features.core.types.schema import NAME
 
@@ -260,7 +260,7 @@ def find_root(path: Path) -> Path:
         if (folder / FILE_NAME).is_file():
             return folder
     raise ConfigurationError(
-        f"there is no {FILE_NAME} in {start} or above; 'paimon-features init' makes a project"
+        f"no {FILE_NAME} in {start} or a folder above it; 'paimon-features init' creates a project"
     )
 
 
@@ -518,7 +518,7 @@ def _check_outcomes(path: Path, tables: object) -> None:
     for model, values in tables.items() if isinstance(tables, dict) else [("MODEL", None)]:
         if not isinstance(values, dict):
             raise ConfigurationError(
-                f"{path}: outcomes.{model} is no table; expected [outcomes.{model}] with: "
+                f"{path}: outcomes.{model} is not a table; expected [outcomes.{model}] with: "
                 f"{', '.join(_OUTCOME_KEYS)}"
             )
         if type(values.get("otherwise")) is int:
@@ -536,9 +536,7 @@ def _check_keys(where: str, key_types: Mapping[str, type], values: Mapping[str, 
         if key not in key_types:
             secret = key in ("password", "token")
             hint = f"; a {key} comes from the environment" if secret else ""
-            raise ConfigurationError(
-                f"{where} has an unknown key {key!r}; it takes: {', '.join(key_types)}{hint}"
-            )
+            raise ConfigurationError(f"{where}: {unknown_name('key', key, key_types)}{hint}")
         if key_types[key] is not object and type(value) is not key_types[key]:
             raise ConfigurationError(
                 f"{where} {key} = {value!r}; expected {key_types[key].__name__}"

@@ -111,7 +111,7 @@ class TextStorage(Protocol):
 
 
 def stored_document(storage: TextStorage, path: str) -> Document | None:
-    """``read_document`` of a file in a storage."""
+    """Return ``read_document`` of a file in a storage."""
     try:
         text = storage.read_text(path)
     except FileNotFoundError:

@@ -60,7 +60,7 @@ def mapping(document: Any, *keys: str) -> Mapping[str, Any]:
         raise ValueError(f"{_shown(document)}, expected a JSON object")
     for key in keys:
         if key not in document:
-            raise ValueError(f"it has no field {key!r}")
+            raise ValueError(f"missing field {key!r}")
     return document
 
 

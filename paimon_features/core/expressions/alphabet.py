@@ -29,7 +29,7 @@ _TO_UPPER = str.maketrans(LOWER, UPPER)
 
 
 def lower(text: str) -> str:
-    """``text`` with the letters of ``UPPER`` mapped.
+    """Return ``text`` with the letters of ``UPPER`` mapped.
 
     >>> lower("ÄRGER İ")
     'ärger İ'
@@ -38,7 +38,7 @@ def lower(text: str) -> str:
 
 
 def upper(text: str) -> str:
-    """``text`` with the letters of ``LOWER`` mapped.
+    """Return ``text`` with the letters of ``LOWER`` mapped.
 
     >>> upper("straße")
     'STRAßE'

@@ -51,7 +51,7 @@ def _computed(call: Call) -> Expression:
 
 
 def _logic(expr: Call, args: tuple[Expression, ...]) -> Expression:
-    """Drops the sides that do not matter; a side that decides replaces the call."""
+    """Drop the sides that do not matter; a side that decides replaces the call."""
     decisive = expr.op == "or"
     kept = [arg for arg in args if not (isinstance(arg, Literal) and arg.value is not None)]
     if any(isinstance(arg, Literal) and arg.value is decisive for arg in args):

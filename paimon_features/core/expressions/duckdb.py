@@ -111,7 +111,7 @@ def _scaled_int(expr: Call, x: str, _: str) -> str:
 
 
 def _scaled_decimal(x: str, kind: DataType, scale: int) -> str:
-    """Half-even rounding of x * 10^scale, for |x| up to LIMIT // 10^scale."""
+    """Return the half-even rounding of x * 10^scale, for |x| up to LIMIT // 10^scale."""
     assert isinstance(kind, DecimalType)
     # products of decimals of up to 18 digits stay at 18 digits, so one factor has more
     digits = max(len(str(LIMIT)) - scale + kind.scale, 19)
@@ -138,7 +138,7 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
 
 
 def _ordered_value(kind: DataType, x: str) -> str:
-    """Order-preserving text of a value that is no integer and no text."""
+    """Return the order-preserving text of a value that is neither an integer nor a text."""
     if kind is Float64:
         bits = f"CAST(CAST(CASE WHEN {x} = 0E0 THEN 0E0 ELSE ABS({x}) END AS BIT) AS BIGINT)"
         return sql.signed_text(f"{x} < 0E0", bits, f"{2**63} - CAST({bits} AS HUGEINT)")

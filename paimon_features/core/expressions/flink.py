@@ -144,7 +144,7 @@ def _scaled_int(expr: Call, x: str, _: str) -> str:
 
 
 def _scaled_decimal(x: str, kind: object, scale: int) -> str:
-    """Half-even rounding of x * 10^scale, for |x| up to LIMIT // 10^scale."""
+    """Return the half-even rounding of x * 10^scale, for |x| up to LIMIT // 10^scale."""
     assert isinstance(kind, DecimalType)
     whole = len(str(LIMIT)) - scale
     narrow = f"CAST({x} AS DECIMAL({whole + kind.scale}, {kind.scale}))"
@@ -160,7 +160,7 @@ def _scaled_decimal(x: str, kind: object, scale: int) -> str:
 
 
 def _float_bits(x: str) -> str:
-    """IEEE 754 bits of |x| as BIGINT, by exact arithmetic: Flink has no function for it.
+    """Return the IEEE 754 bits of |x| as BIGINT, by exact arithmetic: Flink has no function for it.
 
     With e = floor(log2 |x|) and the significand m = |x| * 2^(52 - e) in [2^52, 2^53) the bits are
     (e + 1022) * 2^52 + m. The logarithm is taken a trace too low, so that e is right or one too
@@ -202,7 +202,7 @@ def _hash_bucket(_: Call, x: str, n: str) -> str:
 
 
 def _ordered_value(kind: DataType, x: str) -> str:
-    """Order-preserving text of a value that is no integer and no text."""
+    """Return the order-preserving text of a value that is neither an integer nor a text."""
     if kind is Float64:
         bits = _float_bits(x)
         return sql.signed_text(f"{x} < 0E0", bits, f"(CAST({INT64_MAX} AS BIGINT) - {bits}) + 1")
@@ -259,7 +259,7 @@ def _fits(inside: Callable[[str, str], str], op: str) -> Callable[..., str]:
 
 
 def _fitting(op: str, constant: int | None, *, first: bool) -> tuple[int, int] | None:
-    """Bounds, both inclusive, of x in ``x op constant`` (or ``constant op x``); None for none."""
+    """Return inclusive bounds of x in ``x op constant`` (or ``constant op x``); None for none."""
     if constant is None or (op == "mul" and constant == 0):
         return None
     if op == "mul":

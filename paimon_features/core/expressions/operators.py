@@ -80,7 +80,7 @@ def _types(args: Sequence[Expression]) -> str:
 
 
 def _digits(expr: Expression) -> tuple[int, int] | None:
-    """Digits before and after the point that an exact number needs; None for all others."""
+    """Return the digits before and after the point of an exact number; None for all others."""
     if isinstance(expr, Literal) and expr.value is not None and expr.type.is_numeric:
         value = decimal.Decimal(repr(expr.value) if expr.type.is_float else expr.value)
         _, digits, exponent = value.as_tuple()
@@ -137,7 +137,7 @@ def _common(what: str, args: Sequence[Expression]) -> DataType:
 
 
 def coerce(expr: Expression, kind: DataType) -> Expression:
-    """``expr`` converted to ``kind``, the result of ``_common``."""
+    """Return ``expr`` converted to ``kind``, the result of ``_common``."""
     if expr.type == kind:
         return expr
     if isinstance(expr, Literal):
@@ -407,7 +407,7 @@ def _size(args: Sequence[Expression], _: DataType | None) -> Expression:
 
 
 def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
-    """CAST; each conversion is a call of its own, so no call is named ``cast``."""
+    """Return CAST as a call of its own for each conversion; no call is named ``cast``."""
     (arg,) = args
     assert kind is not None
     if arg.type is NULL or arg.type == kind:

@@ -93,7 +93,7 @@ def _decode(strings: npt.NDArray[np.object_], kind: DataType) -> tuple[Ints, Arr
 
 
 def _signed_bits(values: npt.NDArray[np.float64]) -> Ints:
-    """Integers in the order of the floats; both zeros are 0."""
+    """Return integers in the order of the floats; both zeros are 0."""
     bits = np.abs(values).view(np.int64)
     return np.where(values < 0, -bits, bits)
 

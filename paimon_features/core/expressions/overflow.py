@@ -40,7 +40,7 @@ def values_of(call: Call) -> tuple[Expression, ...]:
 
 
 def int_range(expr: Expression) -> Range:
-    """Bounds, both inclusive, of an integer expression where none of its steps overflows."""
+    """Return inclusive bounds of an integer expression where none of its steps overflows."""
     low, high = _exact_range(expr)
     return _FULL if overflows(expr) else (low, high)
 
@@ -52,7 +52,7 @@ def overflows(expr: Expression) -> bool:
 
 
 def _exact_range(expr: Expression) -> Range:
-    """Bounds of the exact result of the last step, which may lie outside int64."""
+    """Return bounds of the exact result of the last step, which may lie outside int64."""
     if isinstance(expr, Literal):
         return (0, 0) if expr.value is None else (expr.value, expr.value)
     if isinstance(expr, Name):
@@ -98,7 +98,7 @@ def _step_range(op: str, args: list[Range]) -> Range:
 
 
 def magnitude(expr: Expression) -> float:
-    """Upper bound of the absolute value of a float expression; inf where it can be infinite."""
+    """Return an upper bound of the absolute value of a float expression, inf if unbounded."""
     if isinstance(expr, Literal):
         return abs(float(expr.value or 0.0))
     if isinstance(expr, Name):

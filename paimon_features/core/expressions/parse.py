@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from paimon_features.core.errors import DefinitionError, ExpressionError
+from paimon_features.core.errors import DefinitionError, ExpressionError, unknown_name
 from paimon_features.core.expressions.combine import COMBINATIONS
 from paimon_features.core.expressions.nodes import (
     EPOCH_DATE,
@@ -33,7 +33,6 @@ from paimon_features.core.expressions.nodes import (
     promoted,
 )
 from paimon_features.core.expressions.operators import FUNCTIONS, NULL, build, no_null
-from paimon_features.core.suggestions import did_you_mean
 from paimon_features.core.types.schema import (
     CONSTANTS,
     Bool,
@@ -350,9 +349,7 @@ class _Parser:
         if function not in FUNCTIONS:
             raise self._error(
                 token,
-                f"there is no function {token.text!r}; functions are: "
-                + ", ".join(sorted([*FUNCTIONS, *COMBINATIONS]))
-                + did_you_mean(token.text, [*FUNCTIONS, *COMBINATIONS]),
+                unknown_name("function", token.text, [*FUNCTIONS, *COMBINATIONS]),
             )
         return self._build(function, self._arguments(), token)
 
@@ -385,8 +382,7 @@ class _Parser:
         if name.text not in options:
             if name.text in self._columns:
                 return None  # a comparison
-            takes = f"its options are: {', '.join(options)}" if options else "it takes no options"
-            raise self._error(name, f"{function} has no option {name.text!r}; {takes}")
+            raise self._error(name, unknown_name(f"option of {function}", name.text, options))
         self._take()
         self._take()
         return name.text
@@ -397,9 +393,7 @@ class _Parser:
         except ExpressionError as error:
             raise self._error(token, str(error)) from None
         if kind is None:
-            columns = ", ".join(sorted(self._columns)) or "none"
-            meant = did_you_mean(name, self._columns)
-            raise self._error(token, f"there is no column {name!r}; columns are: {columns}{meant}")
+            raise self._error(token, unknown_name("column", name, self._columns))
         return Name(promoted(kind), name, kind)
 
     def _typed_literal(self, kind: str, token: _Token) -> Expression:

@@ -50,7 +50,7 @@ def constant_divisor(expr: Call) -> int | None:
 
 
 def case(_: Call, *args: str) -> str:
-    """CASE of alternating conditions and values, and the ELSE value."""
+    """Return CASE of alternating conditions and values, and the ELSE value."""
     whens = [f"WHEN {c} THEN {v}" for c, v in zip(args[:-1:2], args[1::2], strict=True)]
     return f"(CASE {' '.join(whens)} ELSE {args[-1]} END)"
 
@@ -62,12 +62,12 @@ def bucket(_: Call, x: str, *edges: str) -> str:
 
 
 def where(test: str, value: str) -> str:
-    """``value`` where the test is true, else NULL."""
+    """Return ``value`` where the test is true, else NULL."""
     return f"(CASE WHEN {test} THEN {value} END)"
 
 
 def half_even(x: str) -> str:
-    """``x`` rounded to an integral float64, half to even.
+    """Return ``x`` rounded to an integral float64, half to even.
 
     From 2^52 on there is nothing to round; below, the unit in the last place of x + 2^52 is 1,
     and IEEE addition rounds half to even. See Hacker's Delight, section 17-2.
@@ -112,7 +112,7 @@ def item_string(x: str, last: bool) -> str:
 
 
 def sketch_hex(digest: str) -> str:
-    """Hexadecimal digits of the sketch of a digest (both SQL dialects)."""
+    """Return the hexadecimal digits of the sketch of a digest (both SQL dialects)."""
     ranks = " ".join(
         f"WHEN SUBSTRING({digest}, 4, 4) >= '{limit}' THEN '{rank:x}'"
         for rank, limit in enumerate(RANK_LIMITS, 1)
@@ -121,7 +121,7 @@ def sketch_hex(digest: str) -> str:
 
 
 def signed_text(negative: str, value: str, below: str) -> str:
-    """Order-preserving text of an integer: a sign and 19 digits (both SQL dialects).
+    """Return the order-preserving text of an integer: a sign and 19 digits (both dialects).
 
     ``below`` is the value plus 2^63 where it is negative.
     """
@@ -132,7 +132,7 @@ def signed_text(negative: str, value: str, below: str) -> str:
 
 
 def decimal_text(x: str, kind: DecimalType, absolute: str) -> str:
-    """Order-preserving text of a decimal: a sign, then its digits, complemented below zero."""
+    """Return the order-preserving text of a decimal: a sign, then digits, complemented below 0."""
     digits = f"LPAD({absolute}, {kind.precision + 2}, '0')"
     return (
         f"CASE WHEN {x} < 0 THEN '0' || TRANSLATE({digits}, '0123456789', '9876543210') "

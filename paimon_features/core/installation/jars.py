@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from paimon_features.core.errors import MissingExtraError, SetupError
+from paimon_features.core.errors import MissingExtraError, SetupError, unknown_name
 from paimon_features.core.installation.cache import VerifiedFolder, cache_root, sha256_of
 
 DEFAULT_GROUPS = ("flink", "kafka", "parquet")
@@ -97,9 +97,7 @@ def locked_jars(groups: Collection[str] | None = None) -> list[Jar]:
     all_groups = list(dict.fromkeys(jar.group for jar in jars))
     unknown = sorted(set(groups or ()) - set(all_groups))
     if unknown:
-        raise SetupError(
-            f"unknown jar group {unknown[0]!r}; expected one of: {', '.join(all_groups)}"
-        )
+        raise SetupError(unknown_name("jar group", unknown[0], all_groups))
     return [jar for jar in jars if groups is None or jar.group in groups]
 
 

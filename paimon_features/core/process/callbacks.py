@@ -16,12 +16,12 @@ OnPhase = Callable[[str, int, int], None]
 
 
 def ignore_message(message: str) -> None:
-    """An ``OnMessage`` that does nothing."""
+    """Ignore a message: an ``OnMessage`` for callers that show none."""
 
 
 def ignore_progress(done: int, total: int) -> None:
-    """An ``OnProgress`` that does nothing."""
+    """Ignore progress: an ``OnProgress`` for callers that show none."""
 
 
 def ignore_phase(phase: str, done: int, total: int) -> None:
-    """An ``OnPhase`` that does nothing."""
+    """Ignore the progress of a phase: an ``OnPhase`` for callers that show none."""

@@ -28,5 +28,5 @@ class Closeable:
         self.close()
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Release all resources."""
         raise NotImplementedError

@@ -73,7 +73,7 @@ class FlinkRest:
         self.timeout_s = timeout_s
 
     def answering(self) -> tuple[str, int]:
-        """Host and port of an address that answers; a single one is returned without a test."""
+        """Return host and port of an address that answers; a single one is not tested."""
         if len(self._urls) > 1:
             self.overview()  # moves it to the front
         host, _, port = self._urls[0].removeprefix("http://").rpartition(":")
@@ -87,7 +87,7 @@ class FlinkRest:
             return False
 
     def overview(self) -> dict[str, Any]:
-        """Counts of slots, task managers and jobs (``slots-total``, ``taskmanagers`` ...)."""
+        """Return the counts of slots, task managers and jobs (``slots-total``, ...)."""
         return self._request("/overview")
 
     def task_managers(self) -> dict[str, ManagerMemory]:
@@ -136,7 +136,7 @@ class FlinkRest:
         return causes[-1] if causes else None
 
     def checkpoints(self, job_id: str) -> dict[str, Any]:
-        """Counts and the latest of a job's checkpoints, in Flink's words."""
+        """Return the counts and the latest of a job's checkpoints, as Flink reports them."""
         return self._request(f"/jobs/{job_id}/checkpoints")
 
     def restarts(self, job_id: str) -> int | None:
@@ -161,7 +161,7 @@ class FlinkRest:
         return total
 
     def source_lag(self, job_id: str) -> int | None:
-        """Messages that the job's sources have not read yet; None if no source reports it.
+        """Return the messages that the job's sources have not read yet; None if none reports it.
 
         A source of Kafka reports it, some seconds after it has begun to read.
         """
@@ -195,7 +195,7 @@ class FlinkRest:
         return all(signs[sign] > 0 for sign in reported) if reported else None
 
     def running_s(self, job_id: str) -> float:
-        """For how long a job has run, or ran until its end."""
+        """Return for how long a job has run, or ran until its end."""
         return float(self._request(f"/jobs/{job_id}")["duration"]) / 1_000
 
     def cancel(self, job_id: str, wait_s: float = 60.0) -> None:
@@ -305,7 +305,7 @@ class FlinkRest:
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            raise JobError(f"{url} is no Flink cluster: it does not reply in JSON") from error
+            raise JobError(f"{url} is not a Flink cluster: it does not reply in JSON") from error
 
 
 class _UnreachableError(JobError):

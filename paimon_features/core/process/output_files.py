@@ -16,7 +16,7 @@ def check_output_folder(path: Path) -> None:
         If it is missing.
     """
     if not path.parent.is_dir():
-        raise RequestError(f"cannot write {path}: there is no folder {path.parent}")
+        raise RequestError(f"cannot write {path}: no such folder: {path.parent}")
 
 
 def check_output_file(path: Path) -> None:
@@ -30,4 +30,4 @@ def check_output_file(path: Path) -> None:
     check_output_folder(path)
     if path.exists() and not path.is_file():
         # a folder, or a device: putting a file in its place would do harm
-        raise RequestError(f"cannot write {path}: what is there is no file; name another path")
+        raise RequestError(f"cannot write {path}: it exists and is not a file; name another path")

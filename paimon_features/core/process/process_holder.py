@@ -32,7 +32,7 @@ class ProcessHolder:
 
     @classmethod
     def current(cls) -> ProcessHolder:
-        """This process."""
+        """Return the holder of this process."""
         return cls.of(os.getpid())
 
     @classmethod
@@ -128,7 +128,7 @@ def _sees_own_processes() -> bool:
 
 
 def _exists(pid: int) -> int | None:
-    """0 if a process exists whose start time is unknown."""
+    """Return 0 if a process exists whose start time is unknown."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

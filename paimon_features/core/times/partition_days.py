@@ -48,7 +48,7 @@ def first_day(day: int, partition_days: int) -> int:
 
 
 def first_days(days: Ints, partition_days: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """``first_day`` of each of these days, in the type of a partition column."""
+    """Return ``first_day`` of each of these days, in the type of a partition column."""
     return (days // partition_days * partition_days).astype(np.int32)
 
 

@@ -39,7 +39,7 @@ FINER_TEXT = r":[0-9]{2}\.[0-9]{3}[0-9]*[1-9]"
 
 
 def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
-    """Timestamps (any unit, any zone) or dates as UTC ``timestamp[unit]`` without zone.
+    """Return timestamps (of any zone) or dates as UTC ``timestamp[unit]`` without zone.
 
     Finer ticks are rounded down. Zero copy where the unit is the same.
 
@@ -66,7 +66,7 @@ def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
 
 
 def finer_than_ms(array: pa.Array) -> Bools:
-    """Mask of the times that have digits after the milliseconds, which ``floor_times`` drops.
+    """Return the mask of times with digits after the milliseconds, which ``floor_times`` drops.
 
     Of texts those with such digits after a second; other types have none.
 
@@ -87,7 +87,7 @@ def finer_than_ms(array: pa.Array) -> Bools:
 
 
 def ceil_times(array: pa.Array) -> pa.Array:
-    """Timestamps finer than milliseconds rounded up to them; all other arrays unchanged.
+    """Return timestamps finer than milliseconds rounded up to them; other arrays unchanged.
 
     >>> ceil_times(pa.array([-1, 1999, None], pa.timestamp("us"))).cast(pa.int64()).to_pylist()
     [0, 2, None]
@@ -119,7 +119,7 @@ def utc_ms(array: pa.Array) -> pa.Array:
     if is_time(array.type):
         return floor_times(array).view(pa.int64())
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
-        raise pa.ArrowInvalid(f"{array.type} is no time")
+        raise pa.ArrowInvalid(f"{array.type} is not a time")
     return array.cast(pa.int64())
 
 
@@ -175,7 +175,7 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if pa.types.is_map(given) and pa.types.is_map(kind):
         return _cast_map(array, kind)
     if pa.types.is_boolean(given) and (event_time or pa.types.is_timestamp(kind)):
-        raise pa.ArrowInvalid(f"{given} is no time")
+        raise pa.ArrowInvalid(f"{given} is not a time")
     if pa.types.is_timestamp(kind) and (is_time(given) or pa.types.is_integer(given)):
         return floor_times(utc_ms(array).view(pa.timestamp("ms")), kind.unit)
     if pa.types.is_int64(kind) and (
@@ -187,7 +187,9 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if pa.types.is_timestamp(given):
         raise pa.ArrowInvalid(f"{given} as {kind}: a time of day would be lost")
     if pa.types.is_temporal(given) and not pa.types.is_temporal(kind):
-        raise pa.ArrowInvalid(f"{given} is no point in time, and its unit would be lost as {kind}")
+        raise pa.ArrowInvalid(
+            f"{given} is not a point in time, and its unit would be lost as {kind}"
+        )
     return array.cast(kind)
 
 

@@ -214,7 +214,7 @@ def _of_field(field: pa.Field, column: pa.ChunkedArray, only_views: bool) -> pa.
 
 @functools.cache
 def _views() -> set[int]:
-    """Types for which pyarrow has few kernels, not even ``take``, and which point anywhere."""
+    """Return types with few kernels in pyarrow, not even ``take``, and which point anywhere."""
     return _ids("STRING_VIEW", "BINARY_VIEW", "LIST_VIEW", "LARGE_LIST_VIEW", "RUN_END_ENCODED")
 
 
@@ -338,7 +338,7 @@ def _of_map(array: pa.Array) -> pa.Array:
 
 
 def _of_list(array: pa.Array) -> pa.Array:
-    """Of a list, a large list, or one of a fixed size."""
+    """Convert a list, a large list, or one of a fixed size."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return pa.ListArray.from_arrays(_offsets(offsets, array), plain_array(array.flatten()))
@@ -356,7 +356,7 @@ def _of_list_views(array: pa.Array) -> pa.Array:
 
 
 def _offsets(offsets: Ints, array: pa.Array) -> pa.Array:
-    """Offsets of 32 bits, null where the list is; ArrowInvalid if there are too many items."""
+    """Return offsets of 32 bits, null where the list is; ArrowInvalid for too many items."""
     if offsets[-1] >= _LONGEST:
         raise pa.ArrowInvalid(f"{offsets[-1]:,} items in one block of {array.type}")
     mask = np.append(np.asarray(array.is_null()), False) if array.null_count else None

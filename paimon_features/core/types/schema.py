@@ -138,7 +138,7 @@ Timestamp = DataType("timestamp", "TIMESTAMP(3)")
 
 
 def Decimal(precision: int, scale: int) -> DecimalType:  # noqa: N802 - reads as a type
-    """Exact decimals; ``1 <= precision <= 38`` and ``0 <= scale <= precision``.
+    """Return the type of exact decimals; ``1 <= precision <= 38``, ``0 <= scale <= precision``.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def Decimal(precision: int, scale: int) -> DecimalType:  # noqa: N802 - reads as
 
 
 def List(item: DataType, length: int | None = None) -> ListType:  # noqa: N802 - reads as a type
-    """Lists of scalars, of exactly ``length`` items where it is given.
+    """Return the type of lists of scalars, of exactly ``length`` items where it is given.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def List(item: DataType, length: int | None = None) -> ListType:  # noqa: N802 -
 
 
 def Map(key: DataType, item: DataType) -> MapType:  # noqa: N802 - reads as a type
-    """Maps from texts to scalars: the results of aggregates by category.
+    """Return the type of maps from texts to scalars: the results of aggregates by category.
 
     Raises
     ------

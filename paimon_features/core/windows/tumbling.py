@@ -63,7 +63,7 @@ class Tumbling:
     @overload
     def end(self, start_ms: Ints) -> Ints: ...
     def end(self, start_ms: int | Ints) -> int | Ints:
-        """End (exclusive) of the window that begins at ``start_ms``; there the next one begins."""
+        """Return the end (exclusive) of the window that begins at ``start_ms``."""
         if not isinstance(self.size, CalendarUnit):
             return start_ms + self.size
         assert self.time_zone is not None

@@ -109,7 +109,7 @@ class _Lists(BagColumn):
         self.bags = Bags(offsets, ranks[codes], np.ones(len(codes), np.int64))
 
     def _keys(self, owners: Ints, codes: Ints) -> tuple[Ints, int]:
-        """Numbers in the order of owner and code, and the step from one owner to the next."""
+        """Return numbers in the order of owner and code, and the step between owners."""
         step = max(len(self.words), 1)
         return owners * step + codes, step
 

@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column
 from paimon_features.core.configuration.arguments import check_arguments, is_list
-from paimon_features.core.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError, unknown_name
 from paimon_features.core.expressions import parse
-from paimon_features.core.suggestions import did_you_mean
 from paimon_features.core.times.durations import optional_ms
 from paimon_features.core.types.array_types import Bools
 from paimon_features.core.types.schema import MAX_FEATURE_NAME, DataType, Int64, check_name
@@ -308,7 +307,7 @@ class Aggregate(ABC):
         return Guard(expression, guard.detail)
 
     def _finite_guards(self, scope: Scope, *columns: str | None) -> tuple[Guard, ...]:
-        """Guards for columns whose values are ordered: NaN has no place in an order."""
+        """Return guards for columns whose values are ordered: NaN has no place in an order."""
         floats = [name for name in columns if name is not None and scope[name].is_float]
         return tuple(
             Guard(f"({name} IS NULL OR finite({name}))", f"{name} is not finite") for name in floats
@@ -324,25 +323,18 @@ class Aggregate(ABC):
         )
 
     def _input_type(self, scope: Scope) -> DataType:
-        """Type of the aggregated column."""
+        """Return the type of the aggregated column."""
         if self.column is None:
-            raise DefinitionError(
-                f"{self.kind} needs a column; the columns are: {', '.join(scope)}"
-            )
+            raise DefinitionError(f"{self.kind} needs a column; available: {', '.join(scope)}")
         if self.column not in scope:
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): there is no such column; "
-                f"the columns are: {', '.join(scope)}{did_you_mean(self.column, scope)}"
-            )
+            raise DefinitionError(f"{self.kind}: {unknown_name('column', self.column, scope)}")
         return scope[self.column]
 
     def _scalar_type(self, scope: Scope, column: str | None = None) -> DataType:
-        """Type of the aggregated column, or of another one, whose values have an order."""
+        """Return the type of the aggregated or another column, whose values have an order."""
         if column is not None and column not in scope:
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): there is no column {column!r}; "
-                f"the columns are: {', '.join(scope)}{did_you_mean(column, scope)}"
-            )
+            message = unknown_name("column", column, scope)
+            raise DefinitionError(f"{self.kind}({self.column!r}): {message}")
         kind = self._input_type(scope) if column is None else scope[column]
         if not kind.is_scalar:
             raise DefinitionError(

@@ -100,7 +100,7 @@ class Numeric(Aggregate):
             )
 
     def _number_type(self, scope: Scope) -> DataType:
-        """Type of one number."""
+        """Return the type of one number."""
         return self._numeric_type(scope)
 
     def scale_of(self, scope: Scope) -> int | None:
@@ -305,7 +305,7 @@ class _Extreme(Numeric):
         return self.scale is not None or fits_units(kind, kind.scale)
 
     def _ordered_type(self, scope: Scope) -> DataType:
-        """Type of the column; ``scale`` and ``bound`` are for numbers."""
+        """Return the type of the column; ``scale`` and ``bound`` are for numbers."""
         kind = self._scalar_type(scope)
         for name in ("scale", "bound"):
             if getattr(self, name) is not None and not kind.is_numeric:

@@ -59,7 +59,7 @@ class _ByCategory(Aggregate):
         return names if self.other is None else [*names, self.other]
 
     def _cases(self, scope: Scope, by: str) -> list[tuple[str, str]]:
-        """For each key, the suffix of its partial's name and the condition of its events."""
+        """Return the suffix of the partial's name and the condition of the events of each key."""
         kind = self._scalar_type(scope, by)
         expected = {"string": str, "bool": bool}.get(kind.text, int if kind.is_integer else None)
         wrong = [value for value in self.values if type(value) is not expected]

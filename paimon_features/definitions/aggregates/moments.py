@@ -184,7 +184,7 @@ class Variance(Numeric):
         return numerator / denominator
 
     def _of_fractions(self, numerators: Ints, denominators: Ints) -> Floats:
-        """``_of_fraction`` of each pair, all of them below 2^53."""
+        """Return ``_of_fraction`` of each pair, all of them below 2^53."""
         quotients: Floats = numerators / denominators
         return quotients
 

@@ -58,7 +58,7 @@ class _InTime(Aggregate):
         return 3 if self.newest else 4
 
     def _item(self, scope: Scope, *values: str) -> str:
-        """Time, tie breaker and values as an item. A null tie breaker loses."""
+        """Return time, tie breaker and values as an item. A null tie breaker loses."""
         parts = [EVENT_TIME]
         if self.tie is not None:
             self._scalar_type(scope, self.tie)

@@ -111,7 +111,7 @@ class RangeFolds:
         self._seen: Bools = _over_ranges(np.logical_or, self._full)
 
     def sums(self, names: Sequence[str]) -> dict[str, Column]:
-        """Integer sums over all windows, shape ``(windows * entities,)``."""
+        """Return integer sums over all windows, shape ``(windows * entities,)``."""
         if not names:
             return {}
         columns = {name: self._rows.column(name) for name in names}
@@ -166,7 +166,7 @@ class RangeFolds:
         )
 
     def general(self, names: Sequence[str], windows: Sequence[int]) -> dict[str, Column]:
-        """Any partials over some windows."""
+        """Return partials of any kind over some windows."""
         places = self._places[windows]
         begins = places[..., 0].ravel()
         sizes = places[..., 1].ravel() - begins

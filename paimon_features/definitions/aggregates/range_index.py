@@ -170,7 +170,7 @@ class _Ranges:
         return self._steps
 
     def valid(self, counts: Ints | None) -> Bools | None:
-        """Mask of ranges with a value, from the running count of values (None: no nulls)."""
+        """Return the mask of ranges with a value, from the running count (None: no nulls)."""
         # a separate mask per column: the caller may write to it
         seen = self.full.copy() if counts is None else counts[self.hi] > counts[self.lo]
         return None if seen.all() else seen
@@ -333,7 +333,7 @@ def _no_ints() -> Ints:
 
 
 def _running(values: Array) -> Ints:
-    """Sums of the first ``0, 1, ... n`` values; integers wrap."""
+    """Return the sums of the first ``0, 1, ... n`` values; integers wrap."""
     out = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=out[1:])
     return out

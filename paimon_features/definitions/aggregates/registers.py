@@ -113,7 +113,7 @@ def estimates(codes: Ints, offsets: Ints) -> Ints:
 
 
 def _sigma(share: Floats) -> Floats:
-    """``x + sum of x^(2^k) * 2^(k-1)``: the weight of empty registers, infinite if all are."""
+    """Return ``x + sum of x^(2^k) * 2^(k-1)``: the weight of empty registers, inf if all are."""
     power, total, factor = share, share.copy(), 1.0
     with np.errstate(under="ignore"):
         for _ in range(64):

@@ -74,7 +74,7 @@ def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 def _halves(values: Floats) -> tuple[Floats, Floats]:
-    """Two floats of at most 26 bits each whose sum is the value."""
+    """Return two floats of at most 26 bits each whose sum is the value."""
     scaled = values * _SPLITTER
     high = scaled - (scaled - values)
     return high, values - high

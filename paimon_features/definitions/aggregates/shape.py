@@ -242,7 +242,7 @@ def _float_kurtosis(
 
 
 def _limbs(unit: str) -> dict[int, tuple[str, ...]]:
-    """Expressions of the limbs of each power of an integer, the lowest first."""
+    """Return expressions of the limbs of each power of an integer, the lowest first."""
     square = f"({unit} * {unit})"
     high, low = f"({square} // {HALF})", f"({square} % {HALF})"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.core.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError, unknown_name
 from paimon_features.core.types.array_types import Floats
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.bounded_training import aggregate
@@ -236,7 +236,7 @@ def _with_width(edges: Sequence[float]) -> Sequence[float]:
 
 
 def _kmeans_of_sorted(values: Floats, centres: Floats) -> Floats:
-    """k-means of sorted numbers: at most 300 rounds, until the loss changes by at most 1e-4."""
+    """Run k-means on sorted numbers: 300 rounds, or until the loss changes by at most 1e-4."""
     old_loss = np.inf
     for _ in range(300):
         chosen = np.argmin(np.abs(values[:, None] - centres), axis=1)
@@ -339,5 +339,5 @@ class InteractionStage(Parameters):
             raise TransformError(f"InteractionStage: got {type(X).__name__}; expected a table")
         missing = [name for name in self.input_cols if name not in converted[0].column_names]
         if missing:
-            raise TransformError(f"the table has no column {missing[0]!r}")
+            raise TransformError(unknown_name("column", missing[0], converted[0].column_names))
         return converted

@@ -16,7 +16,7 @@ from paimon_features.core.configuration.arguments import (
     checked_integer,
     plain_arguments,
 )
-from paimon_features.core.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError, unknown_name
 from paimon_features.core.types.array_types import Floats
 from paimon_features.iteration import IterationConfig, IterationStream, ReferenceExecutor
 from paimon_features.iteration.algorithms.parameter_checks import finite
@@ -83,9 +83,8 @@ class Parameters:
         fields = {field.name for field in dataclasses.fields(self)}
         if name.startswith("set_") and parameter in fields:
             return lambda *values: self._with(parameter, values)
-        raise AttributeError(
-            f"{type(self).__name__} has no {name!r}; its parameters are: {', '.join(fields)}"
-        )
+        kind = f"attribute of {type(self).__name__}"
+        raise AttributeError(unknown_name(kind, name, [f"set_{field}" for field in fields]))
 
     def _with(self, parameter: str, values: tuple[Any, ...]) -> Self:
         many = parameter.endswith("_cols") and not (len(values) == 1 and values[0] is None)

@@ -201,7 +201,7 @@ class OnlineStandardScaler(OnlineEstimator, VectorEstimator):
         converted = as_table(X)
         if converted is None or self.timestamp_col not in converted[0].column_names:
             raise TransformError(
-                f"OnlineStandardScaler: there is no column {self.timestamp_col!r} of times"
+                f"OnlineStandardScaler: missing column {self.timestamp_col!r} of times"
             )
         return TrainingBlock(rows.features, times_ms=_times_of(converted[0], self.timestamp_col))
 
@@ -321,7 +321,7 @@ def _times_of(table: pa.Table, name: str) -> Ints:
         out: Ints = utc_ms(times).to_numpy()
     except pa.ArrowInvalid as error:
         raise TransformError(
-            f"OnlineStandardScaler: {name!r} is no column of times: {error}"
+            f"OnlineStandardScaler: {name!r} is not a column of times: {error}"
         ) from error
     return out
 

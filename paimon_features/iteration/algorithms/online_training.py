@@ -115,7 +115,7 @@ class ModelVersions(Sequence[Model]):
 
     def _newest(self) -> Model:
         if not self._versions:
-            raise TransformError("there is no version: the rows did not fill a batch")
+            raise TransformError("no versions: the rows did not fill a batch")
         return self._versions[-1]
 
 

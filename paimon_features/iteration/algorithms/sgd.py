@@ -36,7 +36,7 @@ _CACHED_BYTES = 1 << 20
 
 
 def logistic(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
-    """log(1 + exp(-margin)) with margin = (2 label - 1) product; stable for any margin."""
+    """Return log(1 + exp(-margin)), margin = (2 label - 1) product; stable for any margin."""
     # in place: the cost is memory traffic
     away = labels * -2.0
     away += 1.0
@@ -51,14 +51,14 @@ def logistic(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
 
 
 def hinge(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
-    """max(0, 1 - margin)."""
+    """Return max(0, 1 - margin)."""
     sign = 2 * labels - 1
     short = 1 - product * sign
     return np.maximum(short, 0), np.where(short > 0, -sign, 0.0)
 
 
 def least_square(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
-    """Half of the squared difference."""
+    """Return half of the squared difference."""
     away = product - labels
     return 0.5 * away * away, away
 

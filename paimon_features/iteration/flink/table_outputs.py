@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from paimon_features.core.configuration.arguments import checked_text
-from paimon_features.core.errors import ConfigurationError, DefinitionError, JobError
+from paimon_features.core.errors import ConfigurationError, DefinitionError, JobError, unknown_name
 from paimon_features.core.types.foreign_types import plain_table
 from paimon_features.flink.environment import STANDARD_OPTIONS, no_python_server, register_lake
 from paimon_features.ingest.physical import FLINK_NUMBERS
@@ -126,10 +126,8 @@ class TableRowConverter:
             )
         unknown = [name for name in names if name not in self.schema.names]
         if unknown:
-            raise JobError(
-                f"table {self.table!r} has no column {unknown[0]!r}; "
-                f"it has: {', '.join(self.schema.names)}"
-            )
+            kind = f"column of table {self.table!r}"
+            raise JobError(unknown_name(kind, unknown[0], self.schema.names))
         try:
             if isinstance(value, Mapping):
                 return pa.Table.from_pylist([dict(value)], self.schema)

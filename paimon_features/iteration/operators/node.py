@@ -28,7 +28,7 @@ class NodeRunner:
         self.tracker = EpochTracker(channels)
 
     def open(self) -> None:
-        """Called once, after ``restore`` if there is a state to restore."""
+        """Prepare for the first call; after ``restore`` if there is a state to restore."""
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
@@ -53,7 +53,7 @@ class NodeRunner:
         raise NotImplementedError
 
     def finish_call(self) -> None:
-        """Called after all envelopes of one call."""
+        """Finish a call, after all its envelopes."""
 
     def snapshot(self) -> NodeState:
         """Return the state to save, of type ``state_type``; small."""
@@ -64,4 +64,4 @@ class NodeRunner:
         self.tracker.restore(state.channels)
 
     def close(self) -> None:
-        """Called at the end of the attempt."""
+        """Release resources, at the end of the attempt."""

@@ -22,7 +22,7 @@ class FunctionOperator:
         self.function = function
 
     def open(self, ctx: FunctionContext) -> None:
-        """Called before the first record, and again after a restore."""
+        """Open the function, before the first record and again after a restore."""
         self._call("open", ctx)
 
     def records(
@@ -32,23 +32,23 @@ class FunctionOperator:
         raise NotImplementedError
 
     def watermark(self, epoch: int, ctx: FunctionContext, out: OutBuffer) -> None:
-        """No further records of this or an earlier epoch arrive."""
+        """Notify the function that no more records of this or an earlier epoch arrive."""
         self._call("on_epoch_watermark_incremented", epoch, ctx, out)
 
     def terminated(self, ctx: FunctionContext, out: OutBuffer) -> None:
-        """The iteration has ended."""
+        """Notify the function that the iteration has ended."""
         self._call("on_iteration_terminated", ctx, out)
 
     def end_input(self, ctx: FunctionContext, out: OutBuffer) -> None:
-        """The input has ended; timers fire after this call."""
+        """Notify the function that its input has ended; timers fire after this call."""
         self._call("end_input", ctx, out)
 
     def timer(self, timestamp: int, ctx: FunctionContext, out: OutBuffer) -> None:
-        """A timer of the function is due."""
+        """Call the function for a timer that is due."""
         self._call("on_timer", timestamp, ctx, out)
 
     def close(self) -> None:
-        """The instance is no longer used."""
+        """Close the function, which is no longer used."""
         self._call("close")
 
     def _call(self, method: str, *args: Any) -> None:
@@ -147,7 +147,7 @@ class _ProcessElementOperator(FunctionOperator):
                 len(self.METHODS) > 1 or not callable(function)
             ):
                 raise DefinitionError(
-                    f"a function of type {type(function).__name__} has no method {method!r}"
+                    f"missing method {method!r} of a function of type {type(function).__name__}"
                 )
 
     def open(self, ctx: FunctionContext) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import HELLO, Envelope
 from paimon_features.iteration.operators.node import NodeRunner
@@ -36,9 +34,17 @@ class ReportingRunner(NodeRunner):
         if self._generation is not None:
             self._unsent.append(notice)
 
-    def notice(self, kind: int, epoch: int = 0, **more: Any) -> Notice:
+    def notice(
+        self,
+        kind: int,
+        epoch: int = 0,
+        *,
+        seq: int = 0,
+        records: int = 0,
+        payload: bytes | None = None,
+    ) -> Notice:
         """Return a notice of this reporter."""
-        return Notice(kind, self.node.id, self.task.subtask, epoch, **more)
+        return Notice(kind, self.node.id, self.task.subtask, epoch, seq, records, payload)
 
     def finish_call(self) -> None:
         if self._unsent and self._generation is not None:

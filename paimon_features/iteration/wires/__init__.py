@@ -37,25 +37,25 @@ class Wire(Protocol):
     """The wire of one iteration, as used by one task."""
 
     def begin(self) -> int:
-        """Control head: start a generation, greater than all earlier ones, and return it."""
+        """Start a generation for a control head, greater than all earlier ones, and return it."""
         ...
 
     def publish(self, generation: int, notices: Sequence[Notice]) -> None:
-        """Reporter: send notices to the control head, in order. Never waits for a reader.
+        """Send notices of a reporter to the control head, in order, without waiting for a reader.
 
         A large payload may be stored separately, and the notice sent without it.
         """
         ...
 
     def poll(self, wait_ms: int) -> list[Notice]:
-        """Control head: return the notices of its generation, each once, in order per reporter.
+        """Return, to a control head, the notices of its generation, once and in order per reporter.
 
         Waits for the first one, at most ``wait_ms`` milliseconds.
         """
         ...
 
     def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
-        """Data head: return the payload of a notice that was sent without it.
+        """Return, to a data head, the payload of a notice that was sent without it.
 
         It is deleted when ``readers`` subtasks of the head have taken it.
 
@@ -67,5 +67,5 @@ class Wire(Protocol):
         ...
 
     def report(self, status: Mapping[str, Any]) -> None:
-        """Control head: publish status fields (``epoch``, ``records``, ``state``)."""
+        """Publish status fields (``epoch``, ``records``, ``state``)."""
         ...

@@ -202,14 +202,14 @@ def nearest_root(value: Fraction) -> float:
 
 
 def central_moment(values: Sequence[Fraction], power: int) -> Fraction:
-    """Mean of the powers of the distances from the mean; 0 of no value."""
+    """Return the mean of the powers of the distances from the mean; 0 without values."""
     n = Fraction(max(len(values), 1))
     mean = sum(values, Fraction(0)) / n
     return sum(((value - mean) ** power for value in values), Fraction(0)) / n
 
 
 def spread(values: Sequence[Fraction]) -> Fraction:
-    """Sum of the squared distances from the mean."""
+    """Return the sum of the squared distances from the mean."""
     return central_moment(values, 2) * len(values)
 
 
@@ -226,7 +226,7 @@ def is_ill_conditioned(
 
 
 def squares_around(values: Sequence[Fraction], center: float) -> Fraction:
-    """Sum of the squared distances from a center."""
+    """Return the sum of the squared distances from a center."""
     return sum(((value - Fraction(center)) ** 2 for value in values), Fraction(0))
 
 
@@ -422,7 +422,7 @@ def _(aggregate: agg.ApproxCountDistinct, window: WindowEvents) -> Any:
 
 
 def ertl_estimate(ranks: Mapping[int, int], registers: int, top: int) -> int:
-    """Ertl (2017), algorithm 6, register by register."""
+    """Return the estimate of Ertl (2017), algorithm 6, register by register."""
     counts = Counter(ranks.values())
     counts[0] = registers - len(ranks)
     if counts[0] == registers:

@@ -18,7 +18,7 @@ Smooth = float | str
 
 
 def missing(value: Any) -> bool:
-    """Null or NaN."""
+    """Return True for null and NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -29,7 +29,7 @@ def place(value: Any, among: Row) -> int:
 
 
 def one_hot(params: Mapping[str, Any], row: Row) -> Made:
-    """One-hot columns of a row."""
+    """Return the one-hot columns of a row."""
     out: list[float] = []
     failed = False
     for index, (value, among) in enumerate(zip(row, params["categories"], strict=True)):

@@ -99,7 +99,7 @@ def _logic(op: str, left: bool | None, right: bool | None) -> bool | None:
 
 
 def _step(op: str, a: Any, b: Any = None) -> Any:
-    """Exact for integers; IEEE for floats."""
+    """Return the result of a step: exact for integers, IEEE for floats."""
     if op == "add":
         return a + b
     if op == "sub":
@@ -193,7 +193,7 @@ def _scaled_int(value: Any, scale: int) -> int:
 
 
 def _item(values: list[Any], kinds: list[DataType]) -> str:
-    """Parts between U+0001; commas and, before the last part, control characters escaped."""
+    """Return the parts between U+0001; commas and, before the last, control characters escaped."""
     parts = []
     for value, kind in zip(values, kinds, strict=True):
         if value is None:

@@ -45,7 +45,7 @@ def agrees(interaction: CompiledInteraction, got: Any, expected: Any) -> bool:
 
 
 def plain_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Python values of a column, None for null, times and dates as integers."""
+    """Return Python values of a column, None for null, times and dates as integers."""
     column = Column.from_arrow(array)
     pairs = zip(column.values.tolist(), column.mask.tolist(), strict=True)
     return [value if is_valid else None for value, is_valid in pairs]
@@ -89,7 +89,7 @@ def apart(
 def some_inputs(
     rng: random.Random, inputs: Mapping[str, DataType], rows: int
 ) -> dict[str, pa.Array]:
-    """Random request inputs, about one in ten null."""
+    """Return random request inputs, about one in ten null."""
     return {
         name: pa.array(
             [None if rng.random() < 0.1 else _some(rng, kind) for _ in range(rows)], kind.arrow

@@ -19,7 +19,7 @@ EPS = 2.0**-52
 
 
 def missing(value: Any) -> bool:
-    """Null or NaN."""
+    """Return True for null and NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -45,7 +45,7 @@ def percentile(values: Sequence[float], percent: float, method: str = "linear") 
 
 
 def steps(high: float, count: int) -> list[float]:
-    """Numbers from 0 to ``high`` in so many equal steps, as ``numpy.linspace`` rounds them."""
+    """Return numbers from 0 to ``high`` in equal steps, as ``numpy.linspace`` rounds them."""
     return [k * (high / count) for k in range(count)] + [high]
 
 
@@ -317,7 +317,7 @@ def is_inexact(params: Params) -> bool:
 
 
 def near(got: Any, expected: Any) -> bool:
-    """Equal but for the rounding of such a function; lists item by item."""
+    """Return True if equal up to the rounding of such a function; lists item by item."""
     if isinstance(got, list) and isinstance(expected, list):
         return len(got) == len(expected) and all(map(near, got, expected))
     if isinstance(got, float) and isinstance(expected, float):

@@ -47,7 +47,7 @@ def undecided(aggregate: agg.Aggregate, window: WindowEvents) -> bool:
 
 
 def float_sum_error(values: Sequence[Any]) -> float:
-    """``n * eps * sum(|v|)``."""
+    """Return ``n * eps * sum(|v|)``."""
     total = sum((abs(Fraction(value)) for value in values), Fraction(0))
     return float(total * len(values) * Fraction(EPS))
 

@@ -92,7 +92,7 @@ class RedisServer(LocalServer):
         port: int | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """``options`` are entries of its configuration file, such as ``{"maxmemory": "100mb"}``."""
+        """Configure a server with further ``options``, such as ``{"maxmemory": "100mb"}``."""
         super().__init__()
         self._options = {f"--{name}": value for name, value in (options or {}).items()}
         self._binary = binary

@@ -33,7 +33,7 @@ class _LinearModel(Model):
         return len(self.model_data["coefficient"])
 
     def _product(self, columns: Sequence[Floats]) -> Floats:
-        """Features times coefficients, added in the order of the features.
+        """Return features times coefficients, added in the order of the features.
 
         A matrix product adds in an order that depends on the number of rows: one request and a
         training set would differ in the last bit.

@@ -11,7 +11,7 @@ import numpy as np
 
 from paimon_features.core._arrow import pa
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import TransformError
+from paimon_features.core.errors import TransformError, unknown_name
 from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Applied, FeatureTransformer, Params, StoredTransformer
 from paimon_features.transformers.flink_ml.vectors import (
@@ -55,10 +55,8 @@ class Model(StoredTransformer):
         **settings: Any,
     ) -> None:
         if unknown := settings.keys() - self.defaults.keys():
-            raise TransformError(
-                f"a {type(self).__name__} has no setting {sorted(unknown)[0]!r}; "
-                f"it has: {', '.join(self.defaults)}"
-            )
+            kind = f"setting of a {type(self).__name__}"
+            raise TransformError(unknown_name(kind, sorted(unknown)[0], self.defaults))
         if set(model_data) != set(self.data_names):
             raise TransformError(
                 f"the model data of a {type(self).__name__} are {', '.join(self.data_names)}; "
@@ -73,17 +71,16 @@ class Model(StoredTransformer):
         return f"{type(self).__name__}(width={self.width}, rows={self._rows})"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Its settings."""
+        """Return the settings."""
         return dict(self.settings)
 
-    def set_params(self, **params: Any) -> Self:
-        """Refused: a model is what its estimator gives."""
+    def _set_param(self, name: str, value: Any) -> None:
         raise TransformError(
             f"the settings of a {type(self).__name__} are those of {self.estimator}, which gives it"
         )
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Refused: a model is what its estimator gives."""
+        """Raise TransformError: its estimator fits a model."""
         raise TransformError(
             f"a {type(self).__name__} is not fitted itself: {self.estimator}().fit(data) returns it"
         )
@@ -156,11 +153,11 @@ class Model(StoredTransformer):
         return None
 
     def _why(self, row: Sequence[float]) -> str:
-        """Why a row is refused."""
+        """Return why a row is rejected."""
         raise AssertionError("no row is refused")
 
     def _checked_data(self, model_data: ModelData) -> dict[str, Any]:
-        """Model data as arrays of the right shapes; TransformError for others."""
+        """Return model data as arrays of the right shapes; TransformError for others."""
         return one_number_per_feature({name: model_data[name] for name in self.data_names})
 
     def _fitted_params(self) -> Params:
@@ -236,7 +233,7 @@ class VectorModel(Model):
 
 
 def one_number_per_feature(model_data: ModelData) -> dict[str, Any]:
-    """Model data as arrays of one length; TransformError for others."""
+    """Return model data as arrays of one length; TransformError for others."""
     out = {name: np.asarray(values, np.float64) for name, values in model_data.items()}
     shapes = {name: values.shape for name, values in out.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) != 1:
@@ -247,7 +244,7 @@ def one_number_per_feature(model_data: ModelData) -> dict[str, Any]:
 
 
 def check_finite(name: str, values: Floats) -> None:
-    """TransformError for model data that are no numbers."""
+    """Raise TransformError for model data that are not finite numbers."""
     if not np.isfinite(values).all():
         raise TransformError(
             f"the model data {name} have NaN or infinite values: so had the training data, or "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paimon_features.core._arrow import pa, pc
-from paimon_features.core.errors import TransformError
+from paimon_features.core.errors import TransformError, unknown_name
 from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.core.types.foreign_types import plain_column
 
@@ -63,7 +63,7 @@ class SparseRows:
 
     @classmethod
     def of(cls, vectors: Iterable[SparseVector]) -> SparseRows:
-        """Sparse rows of vectors of one size; TransformError for indices that are none."""
+        """Return sparse rows of vectors of one size; TransformError for invalid indices."""
         vectors = list(vectors)
         sizes = {vector.size for vector in vectors}
         if len(sizes) > 1:
@@ -75,7 +75,7 @@ class SparseRows:
 
     @classmethod
     def checked(cls, starts: Any, indices: Any, values: Any, width: int) -> SparseRows:
-        """Compressed rows as SciPy's ``csr_array`` has them (``indptr``, ``indices``, ``data``)."""
+        """Return checked rows as in SciPy's ``csr_array`` (``indptr``, ``indices``, ``data``)."""
         out = cls(
             np.asarray(starts, np.int64),
             np.asarray(indices, np.int64),
@@ -171,7 +171,7 @@ def take(features: Matrix, rows: Ints) -> Matrix:
 
 
 def joined(parts: Sequence[Matrix]) -> Matrix:
-    """Vectors of several matrices below each other; dense if one of them is."""
+    """Return the vectors of several matrices as one; dense if one of them is."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, SparseRows) for part in parts):
@@ -206,7 +206,7 @@ def as_table(data: Any) -> tuple[pa.Table, Callable[[pa.Table], Any]] | None:
 
 
 def read_matrix(data: Any) -> Matrix:
-    """Vectors that are no column of a table: an array, sparse rows, lists, ``SparseVector``s.
+    """Return vectors outside of tables: an array, sparse rows, lists, ``SparseVector``s.
 
     Raises
     ------
@@ -225,8 +225,8 @@ def read_matrix(data: Any) -> Matrix:
         out = np.asarray(data, np.float64)
     except (TypeError, ValueError) as error:
         raise TransformError(
-            f"got {type(data).__name__} that is no matrix of numbers ({error}); expected an array "
-            "(rows, width), rows of numbers of one length, SparseVectors, or a table"
+            f"got {type(data).__name__} that is not a matrix of numbers ({error}); expected an "
+            "array (rows, width), rows of numbers of one length, SparseVectors, or a table"
         ) from error
     if out.ndim == 1:
         out = out[:, None]
@@ -290,7 +290,7 @@ def read_nullable(table: pa.Table, name: str) -> Floats:
 
 
 def to_column(features: Matrix) -> pa.Array:
-    """Vectors as a column of a table."""
+    """Return vectors as a column of a table."""
     if isinstance(features, SparseRows):
         starts = pa.array(features.starts, pa.int32())
         lists = [
@@ -306,9 +306,7 @@ def to_column(features: Matrix) -> pa.Array:
 def table_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     """Return a column of a table; TransformError for a name that it does not have."""
     if name not in table.column_names:
-        raise TransformError(
-            f"the table has no column {name!r}; it has: {', '.join(table.column_names)}"
-        )
+        raise TransformError(unknown_name("column", name, table.column_names))
     try:
         return plain_column(table[name])
     except (pa.ArrowException, KeyError) as error:

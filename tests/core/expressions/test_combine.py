@@ -54,12 +54,12 @@ def test_a_combination_expands_to_its_canonical_form(text: str, canonical: str) 
     [
         ("1 + ratio(x)", "position 5: ratio takes 2 arguments, got 1"),
         ("sum(x)", "position 1: sum takes at least 2 arguments, got 1"),
-        ("ratio(x, y, zer=0)", "position 13: ratio has no option 'zer'; its options are: zero"),
+        ("ratio(x, y, zer=0)", "position 13: unknown option of ratio 'zer'; available: zero"),
         (
             "max(x, y, zero=0)",
             "greatest needs values of one type, got float64 and float64 and bool",
         ),
-        ("max(x, y, nul=0)", "position 11: max has no option 'nul'; it takes no options"),
+        ("max(x, y, nul=0)", "position 11: unknown option of max 'nul'; available: none"),
         ("ratio(x, zero=0, y)", "position 18: got 'y', expected an option"),
         ("ratio(x, y, zero=x)", "ratio: zero= takes a constant, got x"),
         ("ratio(x, y, zero='a')", "ratio: zero= takes a number, got 'a'"),
@@ -75,7 +75,7 @@ def test_a_combination_expands_to_its_canonical_form(text: str, canonical: str) 
         ("hash_cross(x, buckets=5)", "got x of float64; for numbers with fractions write bucket(x"),
         ("hash_cross(s, buckets=0)", "a constant number of buckets from 1 to 2^31, got 0"),
         ("hash_bucket(s, i)", "a constant number of buckets from 1 to 2^31, got i"),
-        ("spend:sum_7d", "position 1: there is no column 'spend:sum_7d'; columns are: i, j"),
+        ("spend:sum_7d", "position 1: unknown column 'spend:sum_7d'; available: i, j"),
         ("spend : sum_1d", "position 7: ':' is not part of the language"),
     ],
 )

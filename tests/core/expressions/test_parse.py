@@ -81,7 +81,7 @@ SCHEMA: dict[str, DataType] = {
 )
 def test_a_text_has_one_canonical_form(text: str, canonical: str | None) -> None:
     if canonical is None:
-        with pytest.raises(ExpressionError, match="there is no column 'I'"):
+        with pytest.raises(ExpressionError, match="unknown column 'I'"):
             parse(text, SCHEMA)
         return
     expr = parse(text, SCHEMA)
@@ -115,8 +115,8 @@ def test_types_follow_from_the_operands(text: str, kind: DataType) -> None:
         ("i + )", "position 5: got ')'"),
         ("(i + 1", "position 7: got the end, expected ')'"),
         ("i j", "position 3: got 'j', expected an operator or the end"),
-        ("price * 2", "position 1: there is no column 'price'; columns are: __event_time, d,"),
-        ("sinh(x)", "position 1: there is no function 'sinh'; functions are: abs, abs_difference"),
+        ("price * 2", "position 1: unknown column 'price'; available: __event_time, d,"),
+        ("sinh(x)", "position 1: unknown function 'sinh'; available: abs, abs_difference"),
         ("i + s", "position 3: + needs values of one type, got int64 and string"),
         ("s + t", "position 3: + needs numbers, got string and string"),
         ("p < q", "position 3: <: bool has no order"),

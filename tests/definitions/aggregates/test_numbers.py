@@ -168,7 +168,7 @@ def test_a_ratio_beyond_float_precision_is_rounded_once() -> None:
     ("aggregate", "message"),
     [
         (lambda: Sum("s").partials(SCOPE), r"sum\('s'\): the column is String; expected a number"),
-        (lambda: Sum("y").partials(SCOPE), r"no such column; the columns are: n, x, price"),
+        (lambda: Sum("y").partials(SCOPE), r"unknown column 'y'; available: "),
         (lambda: Sum().partials(SCOPE), "sum needs a column"),
         (lambda: Sum("x", as_decimal=True).partials(SCOPE), "on a float column; give scale="),
         (lambda: Mean("long").partials(SCOPE), r"give scale= \(0 to 9\)"),
@@ -184,7 +184,7 @@ def test_a_ratio_beyond_float_precision_is_rounded_once() -> None:
         (lambda: Count(where="n + 1").check_where(SCOPE), "expected a condition"),
         (lambda: DecayedSum("x", half_life=["1h", "60min"]), "names one twice"),
         (lambda: agg.Skewness("n", center=3.0).partials(SCOPE), "center= is for floats"),
-        (lambda: agg.Last("s", tie="t").partials(SCOPE), "there is no column 't'"),
+        (lambda: agg.Last("s", tie="t").partials(SCOPE), "unknown column 't'"),
         (lambda: agg.Last("v").partials({"v": List(Float64, 17)}), "expected up to 16 integers or"),
         (lambda: agg.FirstN("v").partials(SCOPE), r"a column of List\(Float64, 3\) has no order"),
         (lambda: agg.LastN("s", n=0), "n=0; expected 1 to 1000"),

@@ -52,7 +52,7 @@ def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
         ("there_is.none:build", "no module 'there_is.none'"),
         (
             "paimon_features.iteration.program_file:nothing",
-            "no function .nothing.; it has: .*load_program",
+            "'nothing'; available: .*load_program",
         ),
     ],
 )

@@ -395,7 +395,7 @@ def test_a_table_with_another_writer_is_rejected(flink: Any, tmp_path: Path) -> 
     ("value", "message"),
     [
         (3.5, "is a float; expected a mapping from columns"),
-        ({"epoch": 1, "loss": 2.0}, "no column 'loss'; it has: epoch, name"),
+        ({"epoch": 1, "loss": 2.0}, "'loss'; available: epoch, name"),
         ({"epoch": "one"}, r"does not match its columns \(epoch int64, name string\)"),
     ],
 )

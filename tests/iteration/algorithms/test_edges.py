@@ -98,7 +98,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: LinearSVC().fit([[1.0]], [1.0], initial=START), DefinitionError,
          "expected one with coefficient"),
         (lambda: OnlineKMeans().fit([[1.0]], initial=START).transform([[1.0]]), TransformError,
-         "there is no version: the rows did not fill a batch"),
+         "no versions: the rows did not fill a batch"),
         (lambda: StandardScalerStage().fit([[1.0]], initial=ONE), DefinitionError, "earlier model"),
         (lambda: MinMaxScalerStage().fit([[1.0], [np.inf]]), TransformError, "row 1 has inf"),
         (lambda: RobustScalerStage(lower=-0.1), DefinitionError, "lower=-0.1"),
@@ -139,7 +139,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
             pa.table({"input": [[1.0]] * 3, "timestamp": [7, 9, 8]})), TransformError,
          "row 2 has the time 8, before that of the row above it .9.; sort the rows"),
         (lambda: OnlineStandardScaler(windows=EventTimeTumblingWindows(5)).fit([[1.0]]),
-         TransformError, "no column 'timestamp' of times"),
+         TransformError, "missing column 'timestamp' of times"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused(wrong: Callable[[], Any], error: type, reported: str) -> None:

@@ -292,7 +292,7 @@ def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
     document = json.loads(run(shop, "models", "compare", "churn", *LATE, "--json").stdout)
     assert (document["winner"], document["losses"][0]["metric"]) == (2, "brier")
     for out, message in (("compare.txt", "a file that ends with .html"),
-                         ("none/compare.html", "there is no folder none")):  # fmt: skip
+                         ("none/compare.html", "no such folder: none")):  # fmt: skip
         refused = run(shop, "models", "compare", "churn", *LATE, "--out", out)
         assert (refused.exit_code, message in refused.output) == (2, True), refused.output
     assert {each["day"] for each in document["drift"]} == {"2029-10-09", "2029-10-10"}

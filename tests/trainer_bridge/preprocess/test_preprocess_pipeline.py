@@ -310,7 +310,7 @@ def test_stages_in_the_wrong_order_are_refused(lake: Lake) -> None:
 
 def test_filters_are_checked_before_anything_is_read(lake: Lake) -> None:
     p = PreprocessPipeline(lake, make_samples(lake, SIZES))
-    with pytest.raises(ExpressionError, match="there is no column 'z'"):
+    with pytest.raises(ExpressionError, match="unknown column 'z'"):
         p.filter("z > 1").batch(4).open()
     with pytest.raises(ExpressionError, match="filter 'x \\+ 1' is Int64; expected a condition"):
         p.filter("x + 1").batch(4).open()
