@@ -58,8 +58,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Define": {
         "plan": "Show what apply would change.",
         "apply": "Register definitions; activate a generation.",
-        "describe": "Show definitions.",
-        "graph": "Show the lineage graph (text or SVG).",
+        "describe": "Show definitions, or their lineage graph.",
         "import-feast": "Convert a Feast repository.",
         "drop": "Drop unused generations and tables.",
     },
@@ -95,9 +94,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "training-set": "Build a point-in-time training set.",
         "fit": "Fit a transformer on a view, once or continuously.",
         "fitted": "Show and export fitted transformers.",
-        "train": "Train a model and register it.",
+        "train": "Train a model and register it; run one again.",
         "retrain": "Continue a model with new training rows.",
-        "reproduce": "Run a version's training again and compare.",
         "models": "Show model versions; promote, roll back, export.",
         "monitor": "Profile columns and features; report drift.",
         "inspect-loader": "Measure how fast a table loads.",
@@ -114,8 +112,8 @@ that ``--help`` imports no engine.
 """
 
 WITH_FRAMES = (
-    "cancel", "demo", "ingest", "inspect-loader", "jobs", "maintain", "repair", "reproduce",
-    "retrain", "submit", "train",
+    "cancel", "demo", "ingest", "inspect-loader", "jobs", "maintain", "repair", "retrain",
+    "submit", "train",
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 

@@ -58,6 +58,8 @@ def _run(name: str, context: click.Context) -> CommandRun | None:
         return None  # the command says it
     if not is_configured(config):
         return None
+    if context.params.get("again") and name == "train":
+        return None  # it registers nothing
     # the library, and what reads the lake, only where they are used
     from paimon_features.integrations.openlineage import CommandRun
 

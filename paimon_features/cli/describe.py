@@ -5,34 +5,54 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from paimon_features.cli._names import ANY_NAME
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT, OutputFile
 from paimon_features.cli._tables import table_lines
 from paimon_features.core.windows import format_duration
 from paimon_features.project import Project
 from paimon_features.project.lineage import describe as describe_one
-from paimon_features.project.lineage import describe_all, describe_stored
+from paimon_features.project.lineage import describe_all, describe_stored, lineage, to_svg, to_text
 
 Document = Mapping[str, Any]
 
 
 @click.command()
 @click.argument("name", required=False, shell_complete=ANY_NAME)
+@click.option("--graph", is_flag=True, help="Show the lineage graph; of NAME, if it is given.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "svg", "json"]), default="text",
+    show_default=True, help="With --graph: a tree, a picture, or nodes and edges.",
+)  # fmt: skip
+@click.option(
+    "--output", type=OutputFile(), help="With --graph: write to a file instead of stdout."
+)
 @PROJECT
 @JSON
-def describe(name: str | None, path: str, as_json: bool) -> None:
+def describe(
+    name: str | None, graph: bool, form: str, output: Path | None, path: str, as_json: bool
+) -> None:
     """Show a line per definition, training set and model, or the details of NAME.
 
     \b
     paimon-features describe                    # a line each
     paimon-features describe customer_spend     # features, versions, generations, lineage
     paimon-features describe churn              # also a training set or a model
+    paimon-features describe --graph            # sources, views, services, training sets
+    paimon-features describe customer_spend --graph --format svg --output lineage.svg
+
+    With --graph and NAME, only its ancestors and descendants are shown.
     """
+    if not graph and (form != "text" or output is not None):
+        raise click.UsageError("--format and --output require --graph")
     project = Project.open(path)
+    if graph:
+        _draw(project, name, "json" if as_json else form, output)
+        return
     if name is None:
         documents = describe_all(project.definitions, project.lake) + describe_stored(project.lake)
     else:
@@ -43,6 +63,23 @@ def describe(name: str | None, path: str, as_json: bool) -> None:
         click.echo("\n".join(table_lines([_row(row) for row in documents], heading=False)))
     else:
         click.echo("\n\n".join("\n".join(_whole(document)) for document in documents))
+
+
+def _draw(project: Project, name: str | None, form: str, output: Path | None) -> None:
+    subgraph = lineage(project.definitions, project.lake)
+    if name is not None:
+        subgraph = subgraph.around(subgraph.find(name))
+    if form == "text":
+        drawn = to_text(subgraph) + "\n"
+    elif form == "svg":
+        drawn = to_svg(subgraph, f"{project.name}: {name or 'lineage'}")
+    else:
+        drawn = json.dumps(subgraph.to_document(), indent=2) + "\n"
+    if output is None:
+        click.echo(drawn, nl=False)
+    else:
+        output.write_text(drawn, "utf-8")
+        click.echo(f"{output}: {len(subgraph.nodes)} nodes, {len(subgraph.edges)} edges")
 
 
 def _row(document: Document) -> list[str]:

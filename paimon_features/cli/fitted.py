@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,47 +31,27 @@ def fitted() -> None:
     """
 
 
-@fitted.command("list")
-@click.argument("names", nargs=-1)
-@PROJECT
-@JSON
-def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
-    """List all versions in the lake, or those of NAMES.
-
-    \b
-    paimon-features fitted list
-    paimon-features fitted list amount_scaler --json
-    """
-    project = Project.open(path)
-    saved = [
-        version
-        for name in names or fitted_names(project.lake)
-        for version in (fitted_versions(project.lake, name) or [project.fitted.load(name)])
-    ]
-    if as_json:
-        click.echo(json.dumps([_summary(project, version) for version in saved], indent=2))
-        return
-    if not saved:
-        click.echo("no transformer is saved yet; see project.fitted.save")
-    lines = [[_cell(value) for value in _summary(project, version).values()] for version in saved]
-    heads = ["name", "version", "kind", "columns", "rows", "fitted at", "digest", "exported"]
-    if lines:
-        click.echo("\n".join(table_lines([heads, *lines])))
-
-
 @fitted.command()
-@NAME
+@click.argument("name", required=False)
 @VERSION
+@click.option("--versions", is_flag=True, help="List all versions of NAME.")
 @PROJECT
 @JSON
-def show(name: str, version: int | None, path: str, as_json: bool) -> None:
-    """Show a version and its fitted parameters; default: the newest.
+def show(name: str | None, version: int | None, versions: bool, path: str, as_json: bool) -> None:
+    """List all versions, or show one of NAME, by default the newest.
 
     \b
-    paimon-features fitted show amount_scaler
+    paimon-features fitted show
+    paimon-features fitted show amount_scaler             # with its fitted parameters
     paimon-features fitted show amount_scaler 3 --json
+    paimon-features fitted show amount_scaler --versions
     """
+    if versions and (name is None or version is not None):
+        raise click.UsageError("--versions takes NAME, and no VERSION")
     project = Project.open(path)
+    if name is None or versions:
+        _list(project, fitted_names(project.lake) if name is None else [name], as_json)
+        return
     loaded = project.fitted.load(name, version)
     if as_json:
         click.echo(json.dumps(loaded.to_document(), indent=2))
@@ -121,6 +101,23 @@ def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, p
     click.echo(
         f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={saved.version}))'
     )
+
+
+def _list(project: Project, names: Iterable[str], as_json: bool) -> None:
+    saved = [
+        version
+        for name in names
+        for version in (fitted_versions(project.lake, name) or [project.fitted.load(name)])
+    ]
+    if as_json:
+        click.echo(json.dumps([_summary(project, version) for version in saved], indent=2))
+        return
+    if not saved:
+        click.echo("no transformer is saved yet; see project.fitted.save")
+        return
+    lines = [[_cell(value) for value in _summary(project, version).values()] for version in saved]
+    heads = ["name", "version", "kind", "columns", "rows", "fitted at", "digest", "exported"]
+    click.echo("\n".join(table_lines([heads, *lines])))
 
 
 def _summary(project: Project, version: FittedVersion) -> dict[str, Any]:

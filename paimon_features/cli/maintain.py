@@ -58,8 +58,8 @@ def maintain(
     All tables are those of events, tiles, feedback, logged requests and predictions, outcomes,
     models, fitted transformers, derived views, the registry, and training sets. Of a training set
     the snapshots stay that registered model versions were trained on, and the later ones, which
-    'reproduce' and 'retrain' read; unless it is named, it is compacted only if it has 16 files or
-    more of less than 16 MiB, because training on the compacted snapshot is another run.
+    'train --again' and 'retrain' read; unless it is named, it is compacted only if it has 16 files
+    or more of less than 16 MiB, because training on the compacted snapshot is another run.
 
     Partitions of events that are shorter than the source's partition_days are merged first. Tiles
     of views with lifetime windows are rolled up at the end.

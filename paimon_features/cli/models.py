@@ -164,7 +164,7 @@ def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
     "--fitted",
     required=True,
     metavar="NAME[@VERSION]",
-    help="The fitted model ('fitted list' shows them); default: its newest version.",
+    help="The fitted model ('fitted show' lists them); default: its newest version.",
 )
 @click.option("--service", required=True, help="The feature service: its outputs are the inputs.")
 @click.option(
@@ -219,7 +219,12 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
 
 @models.command(cls=VersionsCommand)
 @NAME
-@click.argument("version", type=click.IntRange(min=1))
+@VERSION
+@click.option(
+    "--previous",
+    is_flag=True,
+    help="Return the previous version to production; the current one is archived.",
+)
 @click.option(
     "--as",
     "state",
@@ -239,48 +244,41 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
 @JSON
 def promote(
     name: str,
-    version: int,
+    version: int | None,
+    previous: bool,
     state: ModelState,
     traffic: float | None,
     expected_serial: int | None,
     path: str,
     as_json: bool,
 ) -> None:
-    """Promote a version, or change its state.
+    """Promote a version or the previous one, or change its state.
 
-    The version that was in production is archived, in the same write; 'models rollback' returns to
-    it. Servers load the version within a second, and finish the requests that they have with the
-    former one. An entity is always answered by the same version while the shares stay.
+    The version that was in production is archived, in the same write; --previous returns to it,
+    and a second time to the version before that. Servers load the version within a second, and
+    finish the requests that they have with the former one. An entity is always answered by the
+    same version while the shares stay.
 
     \b
     paimon-features models promote churn 4
     paimon-features models promote churn 5 --as challenger --traffic 10
     paimon-features models promote churn 6 --as shadow
     paimon-features models promote churn 5 --as archived
+    paimon-features models promote churn --previous     # a rollback
     """
+    registry = Project.open(path).models
+    if previous:
+        if version is not None or traffic is not None or state != "production":
+            raise click.UsageError("--previous takes neither VERSION nor --as nor --traffic")
+        _report(registry.rollback(name, expected_serial=expected_serial), as_json)
+        return
+    if version is None:
+        raise click.UsageError("pass the VERSION to promote, or --previous")
     slots = 0 if traffic is None else round(traffic * SHARES / 100)
     if traffic is not None and not 0 < slots < SHARES:
         raise click.UsageError("--traffic: expected 0.01 to 99.99")
-    after = Project.open(path).models.promote(
-        name, version, state, traffic=slots, expected_serial=expected_serial
-    )
+    after = registry.promote(name, version, state, traffic=slots, expected_serial=expected_serial)
     _report(after, as_json)
-
-
-@models.command()
-@NAME
-@SERIAL
-@PROJECT
-@JSON
-def rollback(name: str, expected_serial: int | None, path: str, as_json: bool) -> None:
-    """Return the previous version to production.
-
-    The current one is archived. A second rollback returns to the version before that.
-
-    \b
-    paimon-features models rollback churn
-    """
-    _report(Project.open(path).models.rollback(name, expected_serial=expected_serial), as_json)
 
 
 @models.command(cls=VersionsCommand)

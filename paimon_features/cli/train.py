@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._tables import table_lines
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
 
+_VERSION = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
 _SHOWN = 20
 """Trials of a sweep that are printed, the best first."""
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.argument("overrides", nargs=-1)
+@click.option(
+    "--again",
+    metavar="NAME[@VERSION]",
+    help="Run the training of a registered version again, and compare weights, metrics and "
+    "predictions; default: the newest version. Nothing is registered.",
+)
 @click.option("--show", is_flag=True, help="Print the complete configuration; train nothing.")
 @click.option(
     "-m",
@@ -51,8 +61,9 @@ _SHOWN = 20
 @PROJECT
 @JSON
 def train(
-    config: Path,
+    config: Path | None,
     overrides: tuple[str, ...],
+    again: str | None,
     show: bool,
     multirun: bool,
     trials: int | None,
@@ -85,7 +96,9 @@ def train(
 
     The newest rows by time are for validation and for the report. An interrupted run is resumed by
     the same command, in the middle of an epoch. Everything that a run depends on is stored with
-    the version: 'paimon-features reproduce churn@1' runs it again.
+    the version: 'paimon-features train --again churn@1' runs it again.
+    On a processor the weights are equal to the bit with the same code, libraries and number of
+    threads; what differs is listed, and the exit code is 1.
 
     A sweep is many runs, compared by their loss on the validation rows:
 
@@ -102,6 +115,12 @@ def train(
     sweep that was interrupted, and with more --trials one that was finished. Only the best
     configuration is registered; all results stay in the state folder.
     """
+    if again is not None:
+        if config is not None or show or multirun or trials is not None or jobs is not None:
+            raise click.UsageError("--again takes nothing but the version")
+        _again(again, path, as_json)
+    if config is None:
+        raise click.UsageError("pass a configuration file, or --again NAME@VERSION")
     from trainer_bridge.training.config import compose
 
     if multirun or trials is not None:
@@ -126,6 +145,36 @@ def train(
         click.echo(json.dumps({"new": is_new, **asdict(manifest)}))
         return
     _registered(manifest, is_new)
+
+
+def _again(version: str, path: str, as_json: bool) -> NoReturn:
+    """Run the training of a version again, print what differs, and exit with 1 if anything does."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise ConfigurationError(f"{version[:80]!r}: expected NAME@VERSION, such as churn@3")
+    project = Project.open(path)
+    number = None if match[2] is None else int(match[2])
+    project.models.manifest(match[1], number)  # before torch is imported
+    from trainer_bridge.training import run
+
+    with Progress("preparing", as_json, unit="batches") as progress:
+        result = run.reproduce(
+            project, match[1], number, on_message=progress.message, on_phase=progress
+        )
+    if as_json:
+        click.echo(json.dumps({**asdict(result), "same": result.is_same}))
+    elif result.is_same:
+        click.echo(f"{result.version}: the same weights, metrics and predictions, to the bit")
+    else:
+        click.echo(
+            f"{result.version}: {'the same' if result.same_weights else 'other'} weights, "
+            f"{'the same' if result.same_metrics else 'other'} metrics, predictions differ by up "
+            f"to {result.difference:.3g}"
+        )
+    if not as_json:
+        for name, then, now in result.changes:
+            click.echo(f"  {name}: {then} -> {now}")
+    sys.exit(0 if result.is_same else 1)
 
 
 def _registered(manifest: ModelManifest, is_new: bool) -> None:

@@ -9,7 +9,7 @@ from paimon_features.lake.metadata.snapshots import snapshot_ids, split_ref
 from paimon_features.models.versions_table import load_manifests, model_names
 
 CONSUMER = "models"
-"""What keeps them from being expired: ``reproduce`` and ``retrain`` read from the oldest one on."""
+"""What keeps them from being expired: ``train --again`` and ``retrain`` read from the oldest on."""
 
 
 def oldest_pins(lake: Lake) -> dict[str, int]:

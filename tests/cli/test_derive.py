@@ -190,7 +190,10 @@ def test_derived_views_are_planned_described_drawn_and_dropped(project: Project)
     reported = run("describe", "daily").output
     for text in ("view   customer", "sum_spent: float64", "2 rows", "growth", "size   1d"):
         assert text in reported
-    assert "├─ derived view daily  (customer, 2 features)" in run("graph", "customer").output
+    assert (
+        "├─ derived view daily  (customer, 2 features)"
+        in run("describe", "--graph", "customer").output
+    )
     without = "\n".join(DEFINITIONS.splitlines()[:5])
     Path("features.py").write_text(without)
     refused = run("drop", "feature-view", "customer", "--yes")

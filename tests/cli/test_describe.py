@@ -116,10 +116,13 @@ def test_an_unknown_name_is_wrong_use_and_lists_what_there_is(project: Project) 
 
 
 def test_graph_draws_text_and_svg(project: Project) -> None:
-    assert "source visits" in run("graph").stdout
-    assert run("graph", "activity", "--format", "svg", "--output", "g.svg").exit_code == 0
+    assert "source visits" in run("describe", "--graph").stdout
+    assert (
+        run("describe", "--graph", "activity", "--format", "svg", "--output", "g.svg").exit_code
+        == 0
+    )
     assert Path("g.svg").read_text().startswith("<svg")
-    assert json.loads(run("graph", "--format", "json").stdout)["edges"]
+    assert json.loads(run("describe", "--graph", "--format", "json").stdout)["edges"]
 
 
 def test_a_generation_is_switched_to_and_back_and_then_dropped(project: Project) -> None:

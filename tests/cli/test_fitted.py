@@ -88,7 +88,7 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
         "table": "training_fitting", "snapshot_id": 1, "commit": commit,
         "definitions": {name: values[name] for name in ("sum_amount_30d", "share")},
     }  # fmt: skip
-    reported = run("fitted", "list").output.splitlines()
+    reported = run("fitted", "show").output.splitlines()
     assert reported[0].split() == [
         "name", "version", "kind", "columns", "rows", "fitted", "at", "digest", "exported",
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
     exported = run("fitted", "export", "amount_scaler").output
     assert 'pf.Fitted("amount_scaler", version=1)' in exported
     run("fitted", "export", "amount_scaler", "1")  # once more is harmless
-    (listed,) = json.loads(run("fitted", "list", "amount_scaler", "--json").stdout)
+    (listed,) = json.loads(run("fitted", "show", "amount_scaler", "--versions", "--json").stdout)
     assert listed["exported"] is True
     shown = json.loads(run("fitted", "show", "amount_scaler", "1", "--json").stdout)
     assert shown == json.loads(Path("fitted/amount_scaler/v1.json").read_text())
@@ -152,10 +152,10 @@ def test_the_definition_is_described_and_drawn_with_its_version(project: Project
     reported = run("describe", "scaled").output
     assert "of           spend:sum_amount_30d, share" in reported
     assert f"fitted       name: amount_scaler, version: 1, digest: {digest}" in reported
-    drawn = run("graph", "scaled").output
+    drawn = run("describe", "--graph", "scaled").output
     assert f"fitted transformer amount_scaler v1  (standard_scaler, {digest})" in drawn
     assert "transformed scaled  (list(float64, 2))" in drawn
-    assert "amount_scaler v1" in run("graph", "--format", "svg").output
+    assert "amount_scaler v1" in run("describe", "--graph", "--format", "svg").output
 
 
 def test_another_version_is_a_change_and_another_content_of_one_is_refused(
@@ -205,10 +205,13 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
 
 
 def test_wrong_names_are_reported(project: Project) -> None:
-    assert "no transformer is saved yet" in run("fitted", "list").output
+    assert "no transformer is saved yet" in run("fitted", "show").output
     project.fitted.save("amount_scaler", fit(project))
     assert "unknown fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output
-    assert "unknown fitted transformer 'amont'" in run("fitted", "list", "amont", code=2).output
+    assert (
+        "unknown fitted transformer 'amont'"
+        in run("fitted", "show", "amont", "--versions", code=2).output
+    )
     assert "has no version 7; it has: 1" in run(
         "fitted", "export", "amount_scaler", "7", code=2
     ).output  # fmt: skip

@@ -90,8 +90,8 @@ def test_an_interaction_is_described_and_drawn(project: Project) -> None:
     reported = run("describe", "over").output
     assert "expression  ratio(price, spend:sum_amount_30d, zero=0)" in reported
     assert "    spend:sum_amount_30d\n" in reported
-    assert "interaction over  (float64)" in run("graph").output
-    run("graph", "--format", "svg")
+    assert "interaction over  (float64)" in run("describe", "--graph").output
+    run("describe", "--graph", "--format", "svg")
 
 
 def test_a_wrong_interaction_stops_the_plan_with_its_place(project: Project) -> None:

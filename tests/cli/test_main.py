@@ -206,8 +206,8 @@ def test_shared_options_stand_before_or_after_a_command(words: list[str]) -> Non
 @pytest.mark.parametrize(
     ("words", "option"),
     [
-        (["graph", "--json"], "--json"),
-        (["--json", "graph"], "--json"),
+        (["ui", "--json"], "--json"),
+        (["--json", "ui"], "--json"),
         (["jars", "--project", "x"], "--project"),
     ],
 )

@@ -62,7 +62,7 @@ def test_the_life_of_a_model(project: Project, tmp_path: Path) -> None:
     assert run("promote", "churn", "2").output == (
         "churn@2: production, 100 %\nchurn@3: shadow, 0 %\n"
     )
-    after = json.loads(run("rollback", "churn", "--json").stdout)
+    after = json.loads(run("promote", "churn", "--previous", "--json").stdout)
     assert {each["version"]: each["state"] for each in after["versions"]} == {
         1: "production", 2: "archived", 3: "shadow",
     }  # fmt: skip
@@ -110,7 +110,9 @@ def test_export_writes_files_once(project: Project, tmp_path: Path) -> None:
         (["promote", "churn", "1", "--traffic", "5"], "a production has no traffic"),
         (["promote", "churn", "1", "--as", "challenger"], "a challenger has traffic"),
         (["promote", "churn", "1", "--as", "challenger", "--traffic", "0.001"], "0.01 to 99.99"),
-        (["rollback", "churn"], "no version was in production before"),
+        (["promote", "churn"], "pass the VERSION to promote, or --previous"),
+        (["promote", "churn", "1", "--previous"], "--previous takes neither VERSION"),
+        (["promote", "churn", "--previous"], "no version was in production before"),
     ],
 )
 def test_wrong_use_is_explained(project: Project, arguments: list[str], message: str) -> None:

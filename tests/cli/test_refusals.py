@@ -143,7 +143,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         ((*words, "missing/x.html"), "cannot write missing/x.html: no such folder: missing")
         for words in (
             ("plan", "--out"),
-            ("graph", "--output"),
+            ("describe", "--graph", "--output"),
             ("history", "--features", "f", "--rows", "r", "--output"),
             ("derive", "t", "--output"),
             ("monitor", "spend", "--columns", "amount", "--out"),
@@ -214,9 +214,9 @@ def test_an_error_of_ours_shows_where_it_arose_if_that_is_wanted() -> None:
 
 def test_an_error_of_the_operating_system_is_one_line() -> None:
     """``/dev/full`` behaves as a full disk."""
-    said = run("graph", "--output", "/dev/full", code=1).stderr
+    said = run("describe", "--graph", "--output", "/dev/full", code=1).stderr
     assert said == "error: [Errno 28] No space left on device\n"
-    assert "Traceback" in run("-v", "graph", "--output", "/dev/full", code=1).stderr
+    assert "Traceback" in run("-v", "describe", "--graph", "--output", "/dev/full", code=1).stderr
 
 
 def test_a_bundle_is_a_file(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""``train`` and ``reproduce`` as a user meets them."""
+"""``train`` as a user meets them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_train_show_promote_and_reproduce(shop: Path) -> None:
     assert "gradient_boosting" in run("models", "list").output
     assert "configuration.seed: 0 -> 1" in run("models", "diff", "churn", "1", "2").output
     assert run("models", "promote", "churn", "2").output == "churn@2: production, 100 %\n"
-    assert "to the bit" in run("reproduce", "churn@1", "--quiet").output
-    assert json.loads(run("reproduce", "churn", "--json").stdout)["same"] is True
+    assert "to the bit" in run("train", "--again", "churn@1", "--quiet").output
+    assert json.loads(run("train", "--again", "churn", "--json").stdout)["same"] is True
 
 
 def test_wrong_use_is_explained(shop: Path) -> None:
-    assert "expected NAME@VERSION" in run("reproduce", "churn@x", code=2).output
-    assert "unknown model 'churn'" in run("reproduce", "churn@1", code=2).output
+    assert "expected NAME@VERSION" in run("train", "--again", "churn@x", code=2).output
+    assert "unknown model 'churn'" in run("train", "--again", "churn@1", code=2).output
     assert "expected a configuration file" in run("train", "chrn.yaml", code=2).output
     assert "model.layers=0" in run("train", "churn.yaml", "model.layers=0", code=2).output
     wrong = run("train", "churn.yaml", "data.training_set=chrn", code=2).output
