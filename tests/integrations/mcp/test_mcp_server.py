@@ -137,7 +137,7 @@ def test_what_cannot_be_answered_says_what_can(project: Project) -> None:
         many = list(range(101))
         for tool, arguments, message in (
             ("describe", {"name": "churn"}, "available: churn_v1"),
-            ("list", {"kind": "model"}, "there is no definition of kind 'model'"),
+            ("list", {"kind": "model"}, "unknown kind of definition 'model'"),
             ("list", {"limit": 1_000}, "less than or equal to 200"),
             ("lookup", {"features": [], "entities": {}}, "features is empty"),
             ("lookup", {"features": "churn", "entities": {"customer_id": 1}}, "churn_v1"),
@@ -154,7 +154,7 @@ def test_what_cannot_be_answered_says_what_can(project: Project) -> None:
             (
                 "explain",
                 {"view": "customer_spend", "entity": {"customer_id": 1}, "features": ["x"]},
-                "there is no feature 'customer_spend:x'",
+                "unknown feature 'customer_spend:x'",
             ),
             ("explain", {"view": "inner_view", "entity": {"customer_id": 1}}, "materialize"),
         ):
@@ -246,7 +246,7 @@ async def _limited(url: str, token: str) -> None:
             ("status", {}),
         ):
             assert "scorer" in (text := await refusal(client, tool, **arguments)) or (
-                "there is no definition" in text
+                "unknown definition" in text
             )
         view = {"view": "customer_spend", "entity": {"customer_id": 12346}, "as_of": NOW}
         why = await answer(client, "explain", **view)
@@ -308,7 +308,7 @@ def test_the_rights_of_a_token_bound_each_tool(project: Project) -> None:
     assert without_zone == why == tools.explain("customer_spend", entity, None, AT, rights=scorer)
     for call, message in (
         (lambda: tools.describe("inner_view", rights=scorer),
-         "there is no definition 'inner_view'"),
+         "unknown definition 'inner_view'"),
         (lambda: tools.explain("inner_view", entity, rights=scorer),
          "the token 'scorer' may not read inner_view"),
         (lambda: tools.explain("customer_spend", entity, ["x"], rights=scorer),

@@ -233,7 +233,7 @@ def test_a_failure_is_told_with_its_message_and_without_secrets(
     _, fail = events(shop)
     assert fail["eventType"] == "FAIL"
     message = fail["run"]["facets"]["errorMessage"]["message"]
-    assert message.startswith("there is no feature view '***'")
+    assert message.startswith("unknown feature view '***'")
     # a command that only looks is not told of
     assert run("plan").exit_code == 0
     assert not (shop / "events.jsonl").exists()

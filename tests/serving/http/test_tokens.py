@@ -219,7 +219,7 @@ def test_a_client_over_its_rate_is_429_and_is_counted_by_its_name(
         ("[role.a]\nviews = ['s']\nadmin = 1", "expected true or false"),
         ("[role.a]\nviews = ['s']\nrows_per_s = 0", "expected a number from 0.001"),
         ("[role.a]\nviews = ['s']\nrows_per_s = true", "expected a number from 0.001"),
-        (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nroles = ['b']", "there is no role 'b'"),
+        (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nroles = ['b']", "unknown role 'b'"),
         (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'", "grants nothing"),
         ("role = 1", "expected entries"),
     ],
