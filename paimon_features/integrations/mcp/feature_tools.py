@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.core.configuration.project_config import FILE_NAME, find_root
-from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.errors import RequestError, UnknownNameError, unknown_name
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.types.schema import DataType
 from paimon_features.integrations.mcp.bounded import bounded
@@ -109,7 +109,7 @@ class FeatureTools:
         definitions = self._definitions(rights)
         kinds = list(dict.fromkeys(one["kind"] for one in definitions))
         if kind is not None and kind not in kinds:
-            raise RequestError(f"unknown definition of kind {kind!r}; available: {kinds}")
+            raise RequestError(unknown_name("kind of definition", kind, kinds))
         wanted = (search or "").lower()
         definitions = [
             one

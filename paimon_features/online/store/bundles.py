@@ -58,7 +58,7 @@ class BundlePlace:
         data = self.document.read()
         if data is None:
             raise DefinitionError(
-                f"there is no bundle: {self} is published by 'paimon-features apply' on a host "
+                f"missing bundle: {self} is published by 'paimon-features apply' on a host "
                 f"with [serve] bundle = {self.where!r}, or by 'paimon-features bundle'"
             )
         bundle = Bundle.from_bytes(data, str(self))

@@ -153,7 +153,7 @@ def _in_milliseconds(values: Any) -> Any:
     """
     if type(values).__module__ == "numpy":
         if values.dtype.kind == "m":
-            raise RequestError(f"{values!r}: a duration is no point in time; expected times")
+            raise RequestError(f"{values!r}: got a duration, expected times")
         if values.dtype.kind == "M":
             return values.astype("datetime64[ms]")
     if type(values).__module__.startswith("pyarrow") and hasattr(values, "type"):
@@ -181,7 +181,7 @@ def _plain(values: Any) -> Any:
     except pa.ArrowException as error:
         raise RequestError(str(error)) from error
     if pa.types.is_temporal(values.type) and not is_time(values.type):
-        raise RequestError(f"{values.type} is no point in time; expected times")
+        raise RequestError(f"got values of type {values.type}, expected times")
     return values
 
 

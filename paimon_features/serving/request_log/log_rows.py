@@ -263,7 +263,7 @@ def _as_text(value: object) -> object:
         return since // dt.timedelta(milliseconds=1)
     if isinstance(value, dt.date):
         return (value - _EPOCH_DAY).days
-    raise TypeError(f"{type(value).__name__} is no type of a feature")
+    raise TypeError(f"{type(value).__name__} is not a feature type")
 
 
 # made once: json.dumps would make one for each value

@@ -166,7 +166,7 @@ def read_spool(path: Path, schema: pa.Schema) -> SpoolContent:
         try:
             reader = pa.ipc.open_stream(source)
         except pa.ArrowInvalid as error:
-            raise TableError(f"{path} is no spool file of the request log ({error})") from error
+            raise TableError(f"{path} is not a spool file of the request log ({error})") from error
         described = json.loads((reader.schema.metadata or {}).get(b"paimon_features", b"{}"))
         if described.get("format") != FORMAT or not reader.schema.equals(schema):
             raise TableError(

@@ -366,5 +366,5 @@ def test_feast_that_is_imported_already_stays(odd: Path, monkeypatch: pytest.Mon
 
 
 def test_a_repository_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="there is no Feast repository .*gone"):
+    with pytest.raises(DefinitionError, match="the Feast repository .*gone does not exist"):
         read_repository(tmp_path / "gone")

@@ -138,7 +138,7 @@ def test_what_cannot_be_answered_says_what_can(project: Project) -> None:
         many = list(range(101))
         for tool, arguments, message in (
             ("describe", {"name": "churn"}, "available: churn_v1"),
-            ("list", {"kind": "model"}, "unknown definition of kind 'model'"),
+            ("list", {"kind": "model"}, "unknown kind of definition 'model'"),
             ("list", {"limit": 1_000}, "less than or equal to 200"),
             ("lookup", {"features": [], "entities": {}}, "features is empty"),
             ("lookup", {"features": "churn", "entities": {"customer_id": 1}}, "churn_v1"),

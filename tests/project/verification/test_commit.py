@@ -92,7 +92,7 @@ def test_files_that_cannot_be_read_and_those_of_others_go_aside(shop: Shop) -> N
         "files": 1, "rows": 1, "commits": 1, "rejected": 2,
     }  # fmt: skip
     assert "is of the project other, not shop" in reported[0]
-    assert "w-3.arrow is no spool file" in reported[1]
+    assert "w-3.arrow is not a spool file" in reported[1]
     assert sorted(path.name for path in (shop.spool / "rejected").iterdir()) == [
         "w-2.arrow", "w-3.arrow",
     ]  # fmt: skip

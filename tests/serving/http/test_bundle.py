@@ -76,13 +76,13 @@ def test_a_server_without_a_bundle_says_who_publishes_it(
     publisher: Path, folder: Path, redis_url: str
 ) -> None:
     project = Project.open(folder)
-    with pytest.raises(DefinitionError, match="there is no bundle: .*'paimon-features apply'"):
+    with pytest.raises(DefinitionError, match="missing bundle: .*'paimon-features apply'"):
         project.bundle_at("online").read()
     publish(publisher, 1)
     assert project.bundle_at("online").read().project == project.name
     # a project whose name begins like ours has keys of its own
     store = patient_store(redis_url)
-    with pytest.raises(DefinitionError, match="there is no bundle"):
+    with pytest.raises(DefinitionError, match="missing bundle"):
         BundlePlace(project.name[:-1], "online", lambda: store).read()
     store.close()
 

@@ -36,7 +36,7 @@ from feast.infra.offline_stores.offline_store import (
 from feast.repo_config import FeastConfigBaseModel
 from pydantic import StrictStr
 
-from paimon_features.core.errors import RequestError
+from paimon_features.core.errors import RequestError, unknown_name
 from paimon_features.core.expressions.nodes import quoted
 from paimon_features.core.types.foreign_types import plain_table
 from paimon_features.integrations.feast.plugin.projects import project_of
@@ -383,9 +383,7 @@ def _history(
     for key, kind in project.any_view(name).keys.items():
         column = mapping.get(key, key)
         if column not in rows:
-            raise RequestError(
-                f"entity_df has no column {column!r}; it has: {', '.join(map(str, rows.columns))}"
-            )
+            raise RequestError(unknown_name("column of entity_df", column, map(str, rows.columns)))
         keys[key] = pa.array(rows[column], from_pandas=True).cast(kind.arrow)
     times = pa.array(rows[time_column].dt.floor("ms")).cast(pa.timestamp("ms", "UTC"))
     keys["event_time_ms"] = times.cast(pa.int64())

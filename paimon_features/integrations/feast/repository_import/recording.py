@@ -127,7 +127,7 @@ def read_repository(path: Path) -> list[Recorded]:
             if not SKIPPED_FOLDERS & set(file.relative_to(path).parts)
         )
     else:
-        raise DefinitionError(f"there is no Feast repository {path}")
+        raise DefinitionError(f"the Feast repository {path} does not exist")
     recorded: dict[int, Recorded] = {}
     with _recording(root):
         for file in files:

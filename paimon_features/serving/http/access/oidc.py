@@ -103,7 +103,7 @@ class OidcIssuer:
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.InvalidTokenError, ValueError, RecursionError):
-            raise _refused("it is no JWT with a signature") from None
+            raise _refused("it is not a signed JWT") from None
         algorithm, key_id = header.get("alg"), header.get("kid")
         if algorithm not in config.algorithms:
             raise _refused(

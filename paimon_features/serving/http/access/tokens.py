@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paimon_features.core.documents.generated_text import toml_value
-from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError, unknown_name
 from paimon_features.serving.http.access.access import (
     EVERYTHING,
     Grant,
@@ -215,8 +215,8 @@ def _read(path: Path) -> _Content:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(
-            f"there is no token file {path}; 'paimon-features serve token --service NAME' creates "
-            "a token and the file"
+            f"the token file {path} does not exist; 'paimon-features serve token --service NAME' "
+            "creates a token and the file"
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"token file {path}: {error}") from error
@@ -268,9 +268,7 @@ def _entry(where: str, entry: Any, roles: Mapping[str, _Role]) -> _Entry:
     chosen = _names(where, entry, "roles", "names of roles") or ()
     for role in chosen:
         if role not in roles:
-            raise ConfigurationError(
-                f"{where}: unknown role {role!r}; available: {', '.join(roles) or 'none'}"
-            )
+            raise ConfigurationError(f"{where}: {unknown_name('role', role, roles)}")
     grant = _grant(where, entry)
     if grant is None and not chosen:
         raise ConfigurationError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paimon_features.core.errors import PaimonFeaturesError
+from paimon_features.core.errors import PaimonFeaturesError, unknown_name
 from paimon_features.core.types.array_types import Array
 from paimon_features.core.types.schema import type_from_text
 from paimon_features.definitions import FeatureRef, Output
@@ -315,7 +315,7 @@ class ModelSet:
             raise RequestRejected(
                 404,
                 "unknown_name",
-                f"unknown model {name[:80]!r}; available: {', '.join(usable[:20]) or 'none'}",
+                unknown_name("model", name, usable),
             )
         if not self.may_use(name, rights, definitions):
             raise RequestRejected(

@@ -70,7 +70,7 @@ def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -
     if not readable:
         # this token may not know whether the view exists
         raise UnknownNameError(
-            f"there is no feature view {view[:80]!r} that the token {rights.client!r} may read; "
+            f"unknown feature view {view[:80]!r} for the token {rights.client!r}; "
             "GET /features lists what it may read"
         )
     if feature is None:

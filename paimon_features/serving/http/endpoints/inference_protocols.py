@@ -16,7 +16,7 @@ import msgspec
 
 from paimon_features._version import __version__
 from paimon_features.core.documents.redaction import redact
-from paimon_features.core.errors import shortened
+from paimon_features.core.errors import shortened, unknown_name
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.types.array_types import Array
 from paimon_features.models import SHARES, ModelSignature
@@ -259,7 +259,7 @@ class ModelPages:
                 f"there are the models {', '.join(usable[:20])}: name one, as in "
                 f"{INVOCATIONS}?model={usable[0]}"
                 if usable
-                else "there is no model; 'paimon-features models promote' puts one into production",
+                else "no model here; 'paimon-features models promote' puts one into production",
             )
         return usable[0]
 
@@ -351,7 +351,7 @@ def _requested_outputs(infer_request: InferRequest, signature: ModelSignature) -
             raise RequestRejected(
                 422,
                 "invalid_request",
-                f"the model has no output {shortened(name)!r}; it has: {', '.join(names)}",
+                unknown_name("output", name, names),
             )
     return set(requested)
 

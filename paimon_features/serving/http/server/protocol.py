@@ -473,7 +473,7 @@ class HttpProtocol(asyncio.Protocol):
         version = parser.get_http_version()
         method = parser.get_method()
         if method == b"CONNECT":
-            raise ValueError("this server is no proxy")
+            raise ValueError("this server is not a proxy")
         if parser.should_upgrade():
             lines = [b"%b: %b\r\n" % line for line in self._headers if line[0] != b"upgrade"]
             self._plain_head = b"%b %b HTTP/%b\r\n%b\r\n" % (

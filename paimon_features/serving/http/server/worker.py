@@ -84,7 +84,7 @@ def main() -> None:
     listening = socket.socket(fileno=settings.listen_fd)
     app = _app(settings, opened, listening)
     connections = Connections(opened.serve, app.state.buffers, app.counts, files=raise_file_limit())
-    worker = _Worker(opened, app, connections, settings.alive_fd)
+    tasks = _WorkerTasks(opened, app, connections, settings.alive_fd)
     server = HttpServer(app, connections)
     # modules and definitions stay: a full collection need not look at all their objects
     gc.freeze()
@@ -92,7 +92,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(worker.run(server, listening, status))
+        runner.run(tasks.run(server, listening, status))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _app(settings: WorkerSettings, opened: _Opened, listening: socket.socket) ->
     return app
 
 
-class _Worker:
+class _WorkerTasks:
     """The tasks of a worker next to its requests, and what ends them."""
 
     def __init__(
