@@ -76,9 +76,9 @@ def test_options_are_what_the_file_would_say() -> None:
         ({"by_column": {"a": {"nulls": 1}}}, "by_column a nulls = 1; expected a text, or a list"),
         (
             {"by_column": {"a": {"decimals": ","}}},
-            "has an entry 'decimals', .*did you mean 'decimal",
+            "unknown entry of a column 'decimals'; .*did you mean 'decimal",
         ),
-        ({"by_column": {"a": {"delimiter": ";"}}}, "'delimiter', which is that of a file"),
+        ({"by_column": {"a": {"delimiter": ";"}}}, "'delimiter'; .*it is an entry of a whole file"),
     ],
 )
 def test_an_entry_that_cannot_be_is_refused_with_what_it_takes(
@@ -86,7 +86,7 @@ def test_an_entry_that_cannot_be_is_refused_with_what_it_takes(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said) as raised:
         InputSettings.of("sales", values)
-    assert str(raised.value).startswith("[inputs.sales] ")
+    assert str(raised.value).startswith("[inputs.sales]")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_file_defines_its_top_level_and_may_import_its_neighbours(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no such definitions file .*'paimon-features init' writes an example"),
+        (None, "no such definitions file: .*'paimon-features init' writes an example"),
         ("1 +", "does not run: SyntaxError"),
         ("import nothing_like_it", "does not run: ModuleNotFoundError"),
         ("x = 1", "contains no EventSource and no FeatureView"),

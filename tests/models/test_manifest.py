@@ -70,7 +70,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("signature.outputs.0.classes", ["x"] * (MAX_CLASSES + 1), "classes"),
     ("parents", ["churn"], "expected NAME@1"),
     ("metrics", {"auc": {"value": 1e999}}, "JSON|finite"),
-    ("training", {"table": "t"}, "no field 'snapshot'"),
+    ("training", {"table": "t"}, "missing field 'snapshot'"),
     ("card", "x" * MAX_MANIFEST_BYTES, "at most"),
 ]
 

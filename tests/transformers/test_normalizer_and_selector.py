@@ -103,7 +103,7 @@ def test_texts_can_be_filled_but_have_no_mean() -> None:
         (lambda: fill(words, "constant"), "column 0 contains str; fill_value=0 is of another type"),
         (
             lambda: fill([[1.0], [None]], "constant", "x"),
-            "contains numbers; fill_value='x' is a string",
+            "contains numbers; fill_value='x' is of another type",
         ),
         (lambda: fill(words, "zero"), "strategy='zero'; expected one of: mean, median, mode"),
         (lambda: FeatureNormalizer.handle_outliers(words), "column 0 contains strings"),

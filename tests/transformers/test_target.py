@@ -278,7 +278,7 @@ def test_wrong_use_is_rejected() -> None:
     for times, message in (
         ([1], "event_time_ms has 1 rows and 1 columns; expected 2 and 1"),
         ([1, None], "event_time_ms is null in row 1; expected one time per row"),
-        ([1.5, 2.5], "event_time_ms has no integers; expected milliseconds since the Unix epoch"),
+        ([1.5, 2.5], "event_time_ms is not integers; expected milliseconds since the Unix epoch"),
     ):
         assert message in reported(
             lambda t=times: timed.fit_transform(["a", "b"], [0.5, 1.5], event_time_ms=t)

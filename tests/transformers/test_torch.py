@@ -61,7 +61,7 @@ def test_views_and_inverses_work_and_what_is_no_plain_tensor_is_refused() -> Non
     assert torch.allclose(scaler.inverse_transform(scaler.transform(part)), part.double())
     for wrong, message in (
         (torch.ones(2, 2, requires_grad=True), r"requires grad, .* detach\(\) it"),
-        (torch.ones(2, 2).to_sparse(), "a tensor that is no plain array"),
+        (torch.ones(2, 2).to_sparse(), "a tensor that is not a plain array"),
         (torch.ones(2, 2, 2), "an array of 3 dimensions; expected 1 or 2"),
         (torch.ones(2, 2, dtype=torch.complex64), "got an array of complex64"),
         (torch.float32, "got torch.dtype; expected a Tensor"),

@@ -242,7 +242,8 @@ def _of_column(where: str, column: str, entries: Mapping[str, Any]) -> Mapping[s
     for name in entries:
         if name not in OF_COLUMNS:
             message = unknown_name("entry of a column", name, OF_COLUMNS)
-            raise ConfigurationError(f"{where} by_column {column}: {message}")
+            hint = "; it is an entry of a whole file" if hasattr(standard, name) else ""
+            raise ConfigurationError(f"{where} by_column {column}: {message}{hint}")
     return MappingProxyType(
         {
             name: _checked(f"{where} by_column {column}", name, value, getattr(standard, name))

@@ -65,7 +65,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: LinearSVC().fit([[1.0]]), TransformError, "vectors without labels"),
         (lambda: LinearSVC().fit([[1.0]], [1.0, 0.0]), TransformError, r"shape \(2,\) for 1 ro"),
         (lambda: LinearSVC().fit(np.zeros((0, 2)), []), TransformError, "training set is empty"),
-        (lambda: KMeans().fit(pa.table({"a": [[1.0]]})), TransformError, "no column 'features'"),
+        (lambda: KMeans().fit(pa.table({"a": [[1.0]]})), TransformError, "column 'features'"),
         (lambda: KMeans().program(lambda job: job), DefinitionError, "initial= is missing"),
         (lambda: LinearRegression().fit(pa.table({"features": [[1.0]], "label": [None]})),
          TransformError, "column 'label' has 1 nulls"),
@@ -121,7 +121,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: InteractionStage().transform(pa.table({"a": [1.0]})), DefinitionError,
          "input_cols is empty"),
         (lambda: InteractionStage(input_cols=("b",)).transform(pa.table({"a": [1.0]})),
-         TransformError, "no column 'b'"),
+         TransformError, "unknown column 'b'"),
         (lambda: InteractionStage(input_cols=("a",), output_col="a").transform(
             pa.table({"a": [1.0]})),
          TransformError, "has a column 'a' already"),
