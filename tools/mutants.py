@@ -153,6 +153,10 @@ MUTANTS: Sequence[Mutant] = [
 ]  # fmt: skip
 
 
+QUICK = ("--hypothesis-profile=sample", "-m", "not long")
+"""What `make test` runs of the tests; all of them run where these see nothing."""
+
+
 def misplaced() -> list[Mutant]:
     """Return the faults whose text does not stand once in its file."""
     return [m for m in MUTANTS if (ROOT / m.file).read_text("utf-8").count(m.before) != 1]
@@ -169,7 +173,7 @@ def copy_of_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def tests_fail(folder: Path, tests: str) -> bool:
+def tests_fail(folder: Path, tests: str, options: Sequence[str]) -> bool:
     """Return True if one of the tests fails in a copy of the checkout.
 
     Raises
@@ -177,8 +181,6 @@ def tests_fail(folder: Path, tests: str) -> bool:
     SystemExit
         If they cannot be run at all.
     """
-    # what `make test` runs of them
-    chosen = ["--hypothesis-profile=sample", "-m", "not long"]
     command = [
         sys.executable,
         "-m",
@@ -189,7 +191,7 @@ def tests_fail(folder: Path, tests: str) -> bool:
         "0",
         "-p",
         "no:cacheprovider",
-        *chosen,
+        *options,
     ]
     done = subprocess.run(
         [*command, *tests.split()],
@@ -211,7 +213,7 @@ def is_caught(folder: Path, mutant: Mutant) -> bool:
     right = file.read_text("utf-8")
     file.write_text(right.replace(mutant.before, mutant.after), "utf-8")
     try:
-        return tests_fail(folder, mutant.tests)
+        return tests_fail(folder, mutant.tests, QUICK) or tests_fail(folder, mutant.tests, ())
     finally:
         file.write_text(right, "utf-8")
 
@@ -244,7 +246,7 @@ def main() -> int:
                 folders.put(folder)
 
         def try_tests(tests: str) -> bool | None:
-            return in_a_copy(lambda folder: tests_fail(folder, tests))
+            return in_a_copy(lambda folder: tests_fail(folder, tests, QUICK))
 
         def try_mutant(mutant: Mutant) -> bool | None:
             return in_a_copy(lambda folder: is_caught(folder, mutant))
