@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Define": {
         "plan": "Show what apply would change.",
-        "apply": "Register definitions; activate a generation.",
+        "apply": "Register definitions; activate, publish them.",
         "describe": "Show definitions, or their lineage graph.",
         "import-feast": "Convert a Feast repository.",
         "drop": "Drop unused generations and tables.",
@@ -86,7 +86,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "lookup": "Read online features of entities.",
         "serve": "Run the feature server; manage its tokens.",
         "mcp": "Serve read-only tools to agents (MCP).",
-        "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
         "sql": "Query the tables of the lake in SQL.",

@@ -58,12 +58,12 @@ def _run(name: str, context: click.Context) -> CommandRun | None:
         return None  # the command says it
     if not is_configured(config):
         return None
-    if context.params.get("again") and name == "train":
-        return None  # it registers nothing
+    params = dict(context.params)
+    if (name == "train" and params["again"]) or (name == "apply" and params["where"] is not None):
+        return None  # neither definitions nor tables change
     # the library, and what reads the lake, only where they are used
     from paimon_features.integrations.openlineage import CommandRun
 
-    params = dict(context.params)
     try:
         if name == "train":
             from paimon_features.cli.train import named_settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -9,6 +10,8 @@ import click
 from paimon_features.cli._changes import print_changes
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.online.store.bundles import ONLINE
 from paimon_features.project import Project
 
 
@@ -32,6 +35,15 @@ from paimon_features.project import Project
     help="Only activate another generation of a view: the newest, or this one.",
 )
 @click.option("--force", is_flag=True, help="With --generation: allow one without data.")
+@click.option(
+    "--bundle",
+    "where",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE|online]",
+    help="Only publish the bundle for serving hosts: to a file or the online store; without a "
+    "value, where [serve] bundle says.",
+)
 @PROJECT
 @JSON
 def apply(
@@ -39,6 +51,7 @@ def apply(
     take_over: bool,
     generation: str | None,
     force: bool,
+    where: str | None,
     path: str,
     as_json: bool,
 ) -> None:
@@ -51,11 +64,22 @@ def apply(
     paimon-features apply --plan plan.json    # exactly what was reviewed
     paimon-features apply --generation customer_spend      # switch to the newest generation
     paimon-features apply --generation customer_spend@1    # and back
+    paimon-features apply --bundle shop.bundle    # a file, for: serve --bundle shop.bundle
+    paimon-features apply --bundle online         # the online store, for: serve --bundle online
 
     With --generation nothing is created or registered: readers switch to the other generation
     atomically. A generation stays until it is dropped, so switching back is as easy. Readers must
     have the definition that it was created for; 'describe' shows which one that is.
+
+    A bundle contains definitions, generations and fitted transformers. It is data: a host that
+    serves it needs neither the definitions file nor the lake, and runs no code of the project.
+    Servers notice a new one within a second. With [serve] bundle, 'apply' publishes it anyway.
     """
+    if where is not None:
+        if file is not None or take_over or generation is not None or force:
+            raise click.UsageError("--bundle takes no other option")
+        _publish(Project.open(path), where, as_json)
+        return
     if generation is not None:
         if file is not None or take_over:
             raise click.UsageError("--generation takes neither --plan nor --take-over")
@@ -72,3 +96,21 @@ def apply(
 
         reviewed = ReviewedPlan.read(file)
     print_changes(project, project.apply(reviewed, take_over=take_over), as_json)
+
+
+def _publish(project: Project, target: str, as_json: bool) -> None:
+    """Publish the bundle; to the place of ``[serve] bundle`` if ``target`` is empty."""
+    where = target or project.config.serve.bundle
+    if not where:
+        raise ConfigurationError(
+            "nowhere to publish: pass --bundle FILE or --bundle online, or set [serve] bundle in "
+            "paimon-features.toml"
+        )
+    if where != ONLINE:
+        where = str(Path(where).resolve())
+    size = project.publish_bundle(where)
+    if as_json:
+        click.echo(json.dumps({"bundle": where, "bytes": size}))
+        return
+    place = "the online store" if where == ONLINE else where
+    click.echo(f"{project.name}: published {size:,} bytes to {place}")

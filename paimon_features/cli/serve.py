@@ -62,7 +62,7 @@ def serve(
     paimon-features serve --workers 2
     curl -s localhost:6566/get-online-features -d '{
       "feature_service": "churn_v1", "entities": {"customer_id": [12346]}}'
-    paimon-features serve --bundle online             # what 'apply' or 'bundle' published
+    paimon-features serve --bundle online             # what 'apply' published
     paimon-features serve token --service churn_v1    # create a token and print it once
 
     \b

@@ -24,7 +24,7 @@ FORMAT = 1
 """The format that is written; a later one is refused, and each of the earlier ones is read."""
 MAX_BYTES = 16 << 20
 """The size of the largest bundle, most of which are categories of encoders."""
-_AGAIN = "'paimon-features bundle'"
+_AGAIN = "'paimon-features apply --bundle'"
 KIND = DocumentKind("paimon_features_bundle", "bundle", FORMAT, MAX_BYTES, _AGAIN, DefinitionError)
 digest_of = KIND.digest_of
 

@@ -157,7 +157,7 @@ class Project(ProjectContext):
         except PaimonFeaturesError as error:
             error.add_note(
                 "the bundle was not published; servers keep the one that they have. "
-                "'paimon-features bundle' publishes it"
+                "'paimon-features apply --bundle' publishes it"
             )
             raise
 

@@ -86,8 +86,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         ("init", "new", "--from", "kafka://b:9092/t", "--kafka", "tls=yes"),
         "--kafka tls=yes: expected tls=true or tls=false",
     ),
-    (("bundle", "a.bundle", "--publish"), "pass a FILE or --publish, not both"),
-    (("bundle",), "nowhere to publish: pass a FILE or --publish, or set [serve] bundle"),
+    (("apply", "--bundle", "a.bundle", "--take-over"), "--bundle takes no other option"),
+    (("apply", "--bundle"), "nowhere to publish: pass --bundle FILE or --bundle online, or"),
     ((*FIT, "--columns", "amount", "--rows", "sales.csv"), "--rows requires --features"),
     (
         (*FIT, "--features", "a", "--rows", "sales.csv", "--as-of", "2024-01-01"),
@@ -220,10 +220,10 @@ def test_an_error_of_the_operating_system_is_one_line() -> None:
 
 
 def test_a_bundle_is_a_file(folder: Path) -> None:
-    said = run("bundle", "a.bundle").stdout
+    said = run("apply", "--bundle", "a.bundle").stdout
     size = (folder / "a.bundle").stat().st_size
     assert said == f"shop: published {size:,} bytes to {folder / 'a.bundle'}\n"
-    published = json.loads(run("bundle", "a.bundle", "--json").stdout)
+    published = json.loads(run("apply", "--bundle", "a.bundle", "--json").stdout)
     assert published == {"bundle": str(folder / "a.bundle"), "bytes": size}
     (folder / "a.bundle").unlink()
 

@@ -59,7 +59,7 @@ class BundlePlace:
         if data is None:
             raise DefinitionError(
                 f"missing bundle: {self} is published by 'paimon-features apply' on a host "
-                f"with [serve] bundle = {self.where!r}, or by 'paimon-features bundle'"
+                f"with [serve] bundle = {self.where!r}, or by 'paimon-features apply --bundle'"
             )
         bundle = Bundle.from_bytes(data, str(self))
         if bundle.project != self.project:
