@@ -187,7 +187,7 @@ def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: L
 
     assert "there is no such folder" in error(str(tmp_path / "typo"))
     wrong = error(lake.warehouse, "--database", "shop")
-    assert "there is no database of warehouse" in wrong
+    assert "unknown database of warehouse" in wrong
     assert "'shop'; available: features" in wrong
     assert not (tmp_path / "typo").exists()
     assert not (Path(lake.warehouse) / "shop.db").exists()

@@ -12,9 +12,9 @@ import numpy as np
 
 from paimon_features.core.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.ragged import Ragged, Rows, take_rows
+from trainer_bridge.dataframe.dataset_options import check_size
 from trainer_bridge.dataframe.dedup import Blocks
 from trainer_bridge.dataframe.frame import Features, Value
-from trainer_bridge.dataframe.options import check_size
 from trainer_bridge.dataframe.reading import Stored, concat, map_columns, num_rows
 
 

@@ -22,15 +22,15 @@ from trainer_bridge.dataframe.batching import (
     in_order,
     taken,
 )
-from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
-from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
-from trainer_bridge.dataframe.frame_sources import Files, LakeSource, ParquetSource, Source
-from trainer_bridge.dataframe.options import (
+from trainer_bridge.dataframe.dataset_options import (
     DatasetKeywords,
     DatasetOptions,
     DeduplicatedColumns,
     check_size,
 )
+from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
+from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
+from trainer_bridge.dataframe.frame_sources import Files, LakeSource, ParquetSource, Source
 from trainer_bridge.dataframe.reading import Decoding, Stored, num_rows
 
 

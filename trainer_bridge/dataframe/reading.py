@@ -20,6 +20,7 @@ from paimon_features.core.types.array_types import Ints
 from trainer_bridge.batches.arrow_values import list_levels, opened
 from trainer_bridge.batches.ragged import Rows, concat_rows, ends
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX, ItemMask, TensorColumn
+from trainer_bridge.dataframe.dataset_options import DatasetOptions, DeduplicatedColumns
 from trainer_bridge.dataframe.dedup import (
     Blocks,
     Deduplicated,
@@ -28,7 +29,6 @@ from trainer_bridge.dataframe.dedup import (
 )
 from trainer_bridge.dataframe.frame import Field
 from trainer_bridge.dataframe.frame_sources import Source, matched
-from trainer_bridge.dataframe.options import DatasetOptions, DeduplicatedColumns
 
 Stored = dict[str, Rows | Blocks | Deduplicated]
 """Stored rows by column; in deduplicated data a stored row is a block of rows."""

@@ -23,7 +23,7 @@ from paimon_features.core.errors import (
 from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.core.times.clock import now_ms
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
-from trainer_bridge.training import environment, evaluation, export
+from trainer_bridge.training import evaluation, export, run_environment
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoded_table import EncodedPart, EncodedTable
 from trainer_bridge.training.encoding import Arrays
@@ -318,9 +318,9 @@ def _pins(data: EncodedTable, weights: str, run_id: str, started_ms: int) -> Tra
         sources=table.sources,
         generations=table.generations,
         fitted=table.fitted,
-        code=environment.code_versions(),
-        libraries=environment.library_versions(),
-        machine=environment.machine(),
+        code=run_environment.code_versions(),
+        libraries=run_environment.library_versions(),
+        machine=run_environment.machine(),
         weights=weights,
         started_at_ms=started_ms,
         finished_at_ms=now_ms(),
@@ -402,7 +402,7 @@ def _test_columns(table: TrainingTable) -> dict[str, Any]:
 def identity_of(config: TrainConfig, table: TrainingTable) -> str:
     """Return a name that equal runs have: of configuration, rows, code and libraries."""
     document = [config.to_document(), table.table, table.snapshot]
-    document += [environment.code_versions(), environment.library_versions()]
+    document += [run_environment.code_versions(), run_environment.library_versions()]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 

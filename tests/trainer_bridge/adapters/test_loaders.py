@@ -232,7 +232,7 @@ def test_partitions_are_columns_like_any_other(lake: Lake) -> None:
 
 def test_what_is_not_there_is_named_at_once(lake: Lake, table: str) -> None:
     connection = duckdb.connect()
-    with pytest.raises(UnknownNameError, match="no table 'nothing'"):
+    with pytest.raises(UnknownNameError, match="unknown table 'nothing'"):
         scan(lake, "nothing")
     with pytest.raises(UnknownNameError, match="'y'"):
         relation(lake, table, connection, columns=["y"])

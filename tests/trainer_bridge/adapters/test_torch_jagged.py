@@ -139,7 +139,7 @@ def test_lists_are_moved_with_all_their_parts(reader: SnapshotReader, adapter: A
             assert devices == {"meta"}, name
     assert moved.offsets[0].shape == (2,)  # of the second batch, which has one row
     assert batch.to("cpu").values.tolist() == [7, 8]
-    with pytest.raises(UnknownNameError, match="no column read 'tag'.*did you mean 'tags'"):
+    with pytest.raises(UnknownNameError, match="unknown column read 'tag'.*did you mean 'tags'"):
         adapter.loader(reader, keyed={"sparse": ["tag"]})
 
 

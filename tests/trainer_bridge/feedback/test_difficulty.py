@@ -118,7 +118,7 @@ def test_scores_are_refused_where_they_would_be_wrong() -> None:
         scores_from_features(late, ["id"], samples, as_of_ms=5)
     with pytest.raises(ConfigurationError, match="expected 0 to 1"):
         scores_from_features(late, ["id"], samples, as_of_ms=8, unseen_quantile=2)
-    with pytest.raises(UnknownNameError, match="no difficulty feature 'loss_decayed'"):
+    with pytest.raises(UnknownNameError, match="unknown difficulty feature 'loss_decayed'"):
         scores_from_features(pa.table({"id": [1]}), ["id"], samples, as_of_ms=8)
 
 

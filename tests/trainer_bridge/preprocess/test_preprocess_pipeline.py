@@ -678,7 +678,7 @@ def test_filters_that_do_not_fit_their_columns_are_explained(lake: Lake) -> None
     message = r"column 'pair' is float32 of shape \(2,\) in each row: expressions do not support it"
     with pytest.raises(ExpressionError, match=message):
         p.filter("pair > 1").batch(4).open()
-    with pytest.raises(UnknownNameError, match="no column at this stage 'z'"):
+    with pytest.raises(UnknownNameError, match="unknown column at this stage 'z'"):
         p.map(square, reads=["z"]).batch(4).open()
     seen = itertools.count()
 
