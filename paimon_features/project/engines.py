@@ -13,10 +13,10 @@ paimon_features.core.errors.RequestError: engine 'duckdb'; expected 'local' or '
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, Unpack, cast
 
 from paimon_features.core.configuration.project_config import ProjectConfig
 from paimon_features.core.errors import RequestError
@@ -28,6 +28,11 @@ from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.tiles.jobs.backfill import TileJobResult
 from paimon_features.tiles.jobs.target import TileTarget
 
+if TYPE_CHECKING:
+    from paimon_features.core.configuration.input_settings import InputSettings
+    from paimon_features.ingest.flink.job import ChoosePartitions
+    from paimon_features.ingest.ingest_progress import OnIngestProgress
+
 EngineName = Literal["local", "flink"]
 
 ENGINES = {
@@ -37,11 +42,36 @@ ENGINES = {
 """Engine -> the module with its functions. To add one, name its module here."""
 
 
+class BackfillKeywords(TypedDict, total=False):
+    """Options of a backfill: ``memory``, ``threads`` and ``progress`` of the local engine,
+    ``cluster`` of Flink."""
+
+    memory: str | None
+    threads: int | None
+    progress: Callable[..., None]
+    cluster: str | None
+    on_message: OnMessage
+
+
+class IngestKeywords(TypedDict, total=False):
+    """Options of an ingestion: ``threads`` and ``settings`` of the local engine, ``parallelism``,
+    ``cluster`` and ``choose_partitions`` of Flink, the others of both."""
+
+    again: bool
+    progress: OnIngestProgress | None
+    max_line_bytes: int
+    threads: int | None
+    settings: InputSettings | None
+    parallelism: int
+    cluster: str | None
+    choose_partitions: ChoosePartitions | None
+
+
 class Engine(Protocol):
     """What the module of an engine provides."""
 
     def backfill(
-        self, target: TileTarget, *, rebuild: bool = False, **options: Any
+        self, target: TileTarget, *, rebuild: bool = False, **options: Unpack[BackfillKeywords]
     ) -> TileJobResult:
         """Compute the tiles of all past events in one commit; ``options`` are the engine's own."""
         ...
@@ -54,7 +84,7 @@ class Engine(Protocol):
         mapping: Mapping[str, str] | None = None,
         *,
         state_dir: Path,
-        **options: Any,
+        **options: Unpack[IngestKeywords],
     ) -> IngestResult:
         """Load files into a source's events table; see ``ingest.file_ingestion.ingest_by``."""
         ...

@@ -14,5 +14,5 @@ __all__ = ["backfill", "history_engine", "ingest_files"]
 def history_engine(
     config: ProjectConfig, cluster: str | None, on_message: OnMessage | None
 ) -> FlinkHistoryEngine:
-    """Historical features by Flink batch jobs, see ``FlinkHistoryEngine.of``."""
+    """Return Flink's engine of historical features, see ``FlinkHistoryEngine.of``."""
     return FlinkHistoryEngine.of(config, cluster, on_message)

@@ -18,7 +18,7 @@ __all__ = ["backfill", "history_engine", "ingest_files"]
 
 
 def backfill(target: TileTarget, **options: object) -> TileJobResult:
-    """Tiles by DuckDB in this process, see ``backfill_job.backfill``."""
+    """Compute tiles by DuckDB in this process, see ``backfill_job.backfill``."""
     # imported here: historical features do not need DuckDB
     from paimon_features.tiles.local import submission as backfill_job
 
@@ -34,7 +34,7 @@ def ingest_files(
     state_dir: Path,
     **options: object,
 ) -> IngestResult:
-    """Return files into the events table by Arrow in this process, see
+    """Load files into the events table by Arrow in this process, see
     ``ingest_job.ingest_files``."""
     from paimon_features.ingest.local import files as ingest_job
 
@@ -44,7 +44,7 @@ def ingest_files(
 def history_engine(
     config: ProjectConfig, cluster: str | None, on_message: OnMessage | None
 ) -> None:
-    """The join in this process; it runs on no cluster."""
+    """Return None, the join in this process; raise RequestError if a cluster is given."""
     if cluster is not None:
         raise RequestError(
             f"cluster={cluster!r} requires engine='flink'; the local engine is this process"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from paimon_features.core.errors import RequestError
 from paimon_features.core.process.callbacks import OnProgress, ignore_progress
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
         FittedVersion,
         StoredTransformer,
     )
+
+
+class FitKeywords(TypedDict, total=False):
+    """The keywords of :meth:`FittedTransformers.fit_view`; documented there."""
+
+    columns: Sequence[str] | None
+    features: Sequence[str] | None
+    rows: Any
+    as_of_ms: int | None
+    origin: Literal["tiles", "events"] | None
+    progress: OnProgress
 
 
 class FittedTransformers:
@@ -107,16 +118,18 @@ class FittedTransformers:
 
         return write_version(self.folder, self.load(name, version))
 
-    def fit(self, name: str, transformer: StoredTransformer, view: str, **of: Any) -> FittedVersion:
+    def fit(
+        self, name: str, transformer: StoredTransformer, view: str, **of: Unpack[FitKeywords]
+    ) -> FittedVersion:
         """Fit on a view and save the result as the next version of ``name``; see ``fit_view``.
 
         Returns the newest version where that was fitted to the same data with the same result.
         """
         from paimon_features.project.monitoring.refits import save_fit
 
-        return save_fit(self._project.lake, name, self.fit_view(transformer, view, **of), now_ms())[
-            0
-        ]
+        fit = self.fit_view(transformer, view, **of)
+        version, _ = save_fit(self._project.lake, name, fit, now_ms())
+        return version
 
     def fit_view(
         self,

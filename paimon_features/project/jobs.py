@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from paimon_features.core.notebook import ProgressBar
 from paimon_features.core.process.callbacks import OnProgress
@@ -14,7 +14,7 @@ from paimon_features.project.context import ProjectContext
 if TYPE_CHECKING:
     from paimon_features.ingest.file_ingestion import IngestResult
     from paimon_features.offline.rollup import RollupSummary
-    from paimon_features.project.engines import EngineName
+    from paimon_features.project.engines import BackfillKeywords, EngineName, IngestKeywords
     from paimon_features.tiles.jobs.backfill import TileJobResult
 
 
@@ -30,8 +30,7 @@ class ProjectJobs:
         paths: str | Path | Iterable[str | Path],
         *,
         columns: Mapping[str, str] | None = None,
-        again: bool = False,
-        **options: Any,
+        **options: Unpack[IngestKeywords],
     ) -> IngestResult:
         """Ingest files into a source's events, as ``ingest files --engine local`` does.
 
@@ -55,14 +54,14 @@ class ProjectJobs:
         listed = [paths] if isinstance(paths, str | Path) else list(paths)
         project = self._project
         with ProgressBar(f"ingest {source}") as bar:
+            options = {"progress": bar, **options}
             return resolve_engine("local").ingest_files(
                 project.lake,
                 project.definitions.source(source),
                 [Path(path) for path in listed],
                 columns,
                 state_dir=project.config.state_dir,
-                again=again,
-                **{"progress": bar, **options},
+                **options,
             )
 
     def backfill(
@@ -72,7 +71,7 @@ class ProjectJobs:
         engine: EngineName = "local",
         generation: int | None = None,
         rebuild: bool = False,
-        **options: Any,
+        **options: Unpack[BackfillKeywords],
     ) -> TileJobResult:
         """Compute the tiles of all past events of a view in one commit, as the command does.
 
@@ -93,8 +92,9 @@ class ProjectJobs:
 
         target = TileTarget.of(self._project, view, generation)
         with ProgressBar(f"backfill {view}") as bar:
-            shown = {"progress": bar} if engine == "local" else {}
-            return resolve_engine(engine).backfill(target, rebuild=rebuild, **{**shown, **options})
+            if engine == "local":
+                options = {"progress": bar, **options}
+            return resolve_engine(engine).backfill(target, rebuild=rebuild, **options)
 
     def roll_up(self, view: str, progress: OnProgress | None = None) -> RollupSummary:
         """Create the missing rollups of a view's tiles, so that lifetime windows stay cheap.

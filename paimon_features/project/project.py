@@ -171,7 +171,7 @@ class Project(ProjectContext):
         *,
         events: Any = None,
     ) -> Preview:
-        """Return values of a view for one entity, and which events count in which tile and window.
+        """Return a view's values for one entity, and which events count in which tile and window.
 
         A notebook shows the values, a time line, the edges of each window with the events next to
         them, and the values of a few more entities. Nothing needs to be applied or computed:

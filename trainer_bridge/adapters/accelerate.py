@@ -7,10 +7,11 @@ the rows of one rank only. A loader that is prepared here stays the share of its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from paimon_features.core.errors import ConfigurationError, MissingExtraError
 from trainer_bridge.adapters.torch import TensorBatch, TorchLoader
+from trainer_bridge.adapters.torch.loading import DataLoaderKeywords
 
 try:
     from accelerate import Accelerator
@@ -23,7 +24,11 @@ except ModuleNotFoundError as error:
 
 
 def accelerated(
-    loader: TorchLoader, accelerator: Accelerator, *, num_workers: int = 0, **options: Any
+    loader: TorchLoader,
+    accelerator: Accelerator,
+    *,
+    num_workers: int = 0,
+    **options: Unpack[DataLoaderKeywords],
 ) -> AcceleratedLoader:
     """Return a loader as Accelerate prepares its own: on the device, with the end of the epoch
     known.

@@ -121,7 +121,7 @@ def load_position(checkpoint: Checkpoint, loader: HasPosition) -> None:
         state = mapping(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise RequestError(
-            f"{path} is no reader's position: {error}; expected what save_position wrote"
+            f"{path} is not a reader's position: {error}; expected what save_position wrote"
         ) from error
     loader.load_state_dict(state)
 

@@ -19,8 +19,9 @@ _RECYCLED_FROM = 1 << 18
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return as ``np.empty``; a slice of rows is aligned too where their bytes are a multiple of
-    64.
+    """Return an array like ``np.empty``, aligned to 64 bytes.
+
+    A slice of rows is aligned too where their bytes are a multiple of 64.
 
     >>> array = empty((3, 5), "float32")
     >>> array.shape, array.dtype.name, array.ctypes.data % ALIGNMENT
@@ -60,7 +61,7 @@ class RecycledMemory:
         self._free: deque[npt.NDArray[np.uint8]] = deque()
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return as the function :func:`empty`, in recycled memory where there is some of that
+        """Return an array as :func:`empty` does, in recycled memory where there is some of that
         size."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize

@@ -95,7 +95,7 @@ def can_represent(dtype: np.dtype[Any], fill: Any) -> bool:
 
 
 def opened(array: pa.Array) -> tuple[Ints, pa.Array, Bools | None]:
-    """Lists as their lengths, their items, and which are not null (None: all)."""
+    """Return the lengths of lists, their items, and which lists are not null (None: all)."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_fixed_size_list(array.type):
@@ -137,7 +137,7 @@ def scaled_integers(array: pa.Array, where: str) -> pa.Array:
 
 
 def as_numbers(values: pa.Array) -> pa.Array:
-    """Return times as int64: milliseconds (finer parts cut off, towards the past).
+    """Return the times as int64: milliseconds (finer parts cut off, towards the past).
 
     Dates as days.
     """

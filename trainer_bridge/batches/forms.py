@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,15 @@ from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.batches.aligned import RECYCLED
 from trainer_bridge.batches.arrow_values import in_order, take_of_table
 from trainer_bridge.batches.ragged import Ragged
+
+
+class BatchPosition(TypedDict):
+    """Which rows a batch has, and where its global batch begins; see :class:`Batch`."""
+
+    row_numbers: Ints
+    epoch: int
+    position: int
+    num_padding: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,7 @@ class Form(ABC):
         """Return a copy of all rows of the parts, one after the other."""
 
     @abstractmethod
-    def batch(self, rows: Any, start: int, stop: int, **fields: Any) -> Batch:
+    def batch(self, rows: Any, start: int, stop: int, **position: Unpack[BatchPosition]) -> Batch:
         """Return the rows ``[start, stop)`` as a batch, without a copy."""
 
 
@@ -222,8 +231,10 @@ class ArrowForm(Form):
     def join(self, parts: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(parts).combine_chunks()
 
-    def batch(self, rows: pa.Table, start: int, stop: int, **fields: Any) -> Batch:
-        return Batch(arrow=self.view(rows, start, stop), **fields)
+    def batch(
+        self, rows: pa.Table, start: int, stop: int, **position: Unpack[BatchPosition]
+    ) -> Batch:
+        return Batch(arrow=self.view(rows, start, stop), **position)
 
 
 def stacked_columns(columns: Sequence[pa.ChunkedArray]) -> Array | None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError, unknown_name
 from paimon_features.core.native import CORE
 from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.batches import aligned
-from trainer_bridge.batches.forms import Batch, Form, GatherSource, grouped
+from trainer_bridge.batches.forms import Batch, BatchPosition, Form, GatherSource, grouped
 from trainer_bridge.batches.ragged import (
     Ragged,
     Rows,
@@ -102,12 +102,20 @@ class NumpyForm(Form):
         self.table = table
         fill, shapes, codes = dict(fill or {}), dict(shapes or {}), dict(codes or {})
         self.masks = frozenset(masks)
-        for name in (*fill, *self.masks, *item_masks, *shapes, *codes, *scaled):
-            if name not in schema.names:
-                raise ConfigurationError(
-                    "fill=, masks=, item_masks=, shapes=, codes= or scaled= names "
-                    f"{name!r}; read are: {', '.join(schema.names)}"
-                )
+        named: dict[str, Iterable[str]] = {
+            "fill": fill,
+            "masks": self.masks,
+            "item_masks": item_masks,
+            "shapes": shapes,
+            "codes": codes,
+            "scaled": scaled,
+        }
+        for option, names in named.items():
+            for name in names:
+                if name not in schema.names:
+                    raise ConfigurationError(
+                        f"{option}=: {unknown_name('column', name, schema.names)}"
+                    )
         if float_dtype not in (None, "float32", "float64"):
             raise ConfigurationError(
                 f"float_dtype={float_dtype!r}: expected 'float32', 'float64' or None"
@@ -259,7 +267,9 @@ class NumpyForm(Form):
             {name: concat_rows([part.others[name] for part in parts]) for name in self._others},
         )
 
-    def batch(self, rows: NumpyRows, start: int, stop: int, **fields: Any) -> Batch:
+    def batch(
+        self, rows: NumpyRows, start: int, stop: int, **position: Unpack[BatchPosition]
+    ) -> Batch:
         part = self.view(rows, start, stop)
         columns: dict[str, Array] = {}
         ragged: dict[str, Ragged] = {}
@@ -273,7 +283,9 @@ class NumpyForm(Form):
                 ragged[name] = other
             else:
                 columns[name] = other
-        return Batch(columns=columns, ragged=ragged, blocks=part.blocks, names=self.names, **fields)
+        return Batch(
+            columns=columns, ragged=ragged, blocks=part.blocks, names=self.names, **position
+        )
 
 
 def _fill(block: Array, columns: Sequence[Sequence[Array]], first: int = 0) -> None:

@@ -177,7 +177,7 @@ class TensorColumn:
         return self._fixed(inner, lengths, mask, level)
 
     def _fixed(self, inner: Array, lengths: Ints, mask: Bools | None, level: int) -> Array:
-        """Lists of one length as one more dimension of their items."""
+        """Return lists of one length as one more dimension of their items."""
         size = self.spec.shape[level - self.spec.ragged_rank]
         present = lengths if mask is None else lengths[mask]
         if (present != size).any():
@@ -231,7 +231,7 @@ class TensorColumn:
         remedy = f"declare fill={{{name!r}: <number>}}"
         remedy += f" or {'item_masks' if rank else 'masks'}=[{name!r}]"
         raise RequestError(
-            f"{self.where} has a null, which is no number; {remedy}, "
+            f"{self.where} has a null, which is not a number; {remedy}, "
             "or leave the column out by columns="
         )
 

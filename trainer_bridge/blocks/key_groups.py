@@ -162,7 +162,7 @@ class KeyedFiles:
             )
 
     def _counted(self, files: Sequence[ContentFile], kinds: Any) -> Bools | None:
-        """Return rows that take part in the merge; None if all do."""
+        """Return the rows that take part in the merge; None if all do."""
         mask = None
         if any(file.deletion is not None for file in files):
             mask = np.concatenate([self.not_deleted(file) for file in files])
@@ -179,7 +179,7 @@ class KeyedFiles:
 
 
 def in_write_order(unit: Sequence[ContentFile]) -> list[ContentFile]:
-    """Return files by sequence number.
+    """Return the files by sequence number.
 
     Of two with the same, the one at the deeper level is older.
     """

@@ -133,7 +133,7 @@ def _layout(
 
 
 def _units(content: Content) -> list[MergeUnit]:
-    """Return files that merge together as one unit, every other file by itself.
+    """Return the files that merge together as one unit, every other file by itself.
 
     In reading order.
     """

@@ -197,8 +197,8 @@ def _store_of(name: str, opened: dict[str, pafs.FileSystem]) -> tuple[pafs.FileS
         resolved: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
     except (pa.ArrowException, OSError) as error:
         raise ConfigurationError(
-            f"{name!r} is no URI that Arrow reads ({error}); for another file system pass one of "
-            "Arrow or fsspec: filesystem="
+            f"{name!r} is not a URI that Arrow reads ({error}); for another file system pass "
+            "one of Arrow or fsspec: filesystem="
         ) from error
     return resolved
 

@@ -126,7 +126,7 @@ def write_deduplicated_parquet(
         if writer is not None:
             writer.close()
     if writer is None:
-        raise ConfigurationError("there are no rows to deduplicate")
+        raise ConfigurationError("no rows to deduplicate")
     return blocks
 
 
@@ -153,7 +153,7 @@ def write_deduplicated_table(
     )
     first = next(stored, None)
     if first is None:
-        raise ConfigurationError("there are no rows to deduplicate")
+        raise ConfigurationError("no rows to deduplicate")
     lake.create_like(table, first.schema, options)
 
     def every() -> Iterator[pa.Table]:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Unpack
 from urllib.parse import quote
 
 import numpy as np
@@ -37,6 +37,7 @@ from paimon_features.lake.reading.table_reader import iter_batches
 from paimon_features.lake.specs import feedback_spec
 from paimon_features.lake.writing.table_writer import append_arrow, committed_identifiers
 from paimon_features.online.store.queue import Queue
+from trainer_bridge.feedback.buffering import Buffering, BufferKeywords
 from trainer_bridge.feedback.feedback_drain import HandOver
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.rows import WriteCall, columns_of, finite_losses, int64_of, rows_of
@@ -117,15 +118,9 @@ class FeedbackWriter(Closeable):
         *,
         rank: int = 0,
         model_version: str = "",
-        flush_rows: int = 50_000,
-        flush_interval_s: float = 1.0,
-        max_pending: int = 1_000_000,
-        max_pending_bytes: int = 256 << 20,
-        max_block_s: float = 1.0,
-        on_full: Literal["error", "drop"] = "error",
-        give_up_s: float = 120.0,
         clock_ms: Callable[[], int] = _system_clock_ms,
         through: Queue | None = None,
+        **buffering: Unpack[BufferKeywords],
     ) -> None:
         if isinstance(loop, FeedbackSource):
             sample_keys = loop.sample_keys if sample_keys is None else sample_keys
@@ -138,30 +133,15 @@ class FeedbackWriter(Closeable):
             raise ConfigurationError(
                 f"run_id={run_id!r}, rank={rank}: expected a name and a number from 0 to 2^31"
             )
-        if on_full not in ("error", "drop"):
-            raise ConfigurationError(f"on_full={on_full!r}: expected 'error' or 'drop'")
-        if min(flush_rows, max_pending, max_pending_bytes) < 1 or flush_interval_s < 0:
-            raise ConfigurationError(
-                f"flush_rows={flush_rows}, max_pending={max_pending} and max_pending_bytes="
-                f"{max_pending_bytes} have to be at least 1, flush_interval_s={flush_interval_s} "
-                "at least 0"
-            )
-        if max_block_s < 0 or give_up_s < 0:
-            raise ConfigurationError(
-                f"max_block_s={max_block_s} and give_up_s={give_up_s}: expected 0 or more"
-            )
         self.lake, self.run_id, self.rank = lake, run_id, rank
         self.sample_keys = dict(sample_keys)
         self.model_version = model_version
         self.stats = FeedbackStats()
-        self.flush_rows, self.flush_interval_s = flush_rows, flush_interval_s
-        self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
-        self.max_block_s, self.on_full = max_block_s, on_full
-        self.give_up_s, self._clock_ms = give_up_s, clock_ms
+        self.buffering = Buffering(**buffering)
+        self._clock_ms = clock_ms
         self._user = f"{run_id}-{rank}"
         if through is None:
             lake.create(feedback_spec(self.table, self.sample_keys))
-
         self._way: _Commits | HandOver = (
             _Commits(lake, self.table, self._user)
             if through is None
@@ -256,7 +236,7 @@ class FeedbackWriter(Closeable):
             self._waiting_bytes += size
             self.stats.written += rows
             # between the first and last call of a commit the thread may sleep
-            if len(self._waiting) == 1 or self._waiting_rows >= self.flush_rows:
+            if len(self._waiting) == 1 or self._waiting_rows >= self.buffering.flush_rows:
                 self._changed.notify_all()
         return number
 
@@ -319,12 +299,13 @@ class FeedbackWriter(Closeable):
             If the table lacks calls that were committed when the state was saved, or no
             :class:`trainer_bridge.FeedbackDrain` of the queue says which ones it has.
         """
-        own = (VERSION, self.run_id, self.rank, self._way.way)
+        expected = (VERSION, self.run_id, self.rank, self._way.way)
         got = tuple(state.get(name) for name in ("version", "run_id", "rank", "way"))
-        if got != own or self._seq:
+        if got != expected or self._seq:
             raise RequestError(
-                f"a state of (version, run_id, rank, way) {got} for a feedback writer of {own} "
-                f"after {self._seq} calls of write; expected the same, before the first call"
+                f"a state of (version, run_id, rank, way) {got} for a feedback writer of "
+                f"{expected} after {self._seq} calls of write; expected the same, before the "
+                "first call"
             )
         if state["committed"] > self._committed:
             self._committed = self._handed = self._done = self._way.committed(state["committed"])
@@ -414,25 +395,27 @@ class FeedbackWriter(Closeable):
 
         def fits() -> bool:
             # a call larger than the limit is pending alone
-            return not self._waiting or (
-                self._waiting_rows + rows <= self.max_pending
-                and self._waiting_bytes + size <= self.max_pending_bytes
+            return not self._waiting or self.buffering.has_room(
+                self._waiting_rows + rows, self._waiting_bytes + size
             )
 
+        max_block_s = self.buffering.max_block_s
         if not fits():
             self._flush_wanted = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: fits() or self._error is not None, self.max_block_s)
+            self._changed.wait_for(
+                lambda: fits() or self._error is not None, self.buffering.max_block_s
+            )
             self._raise_error()
         if fits():
             return True
-        if self.on_full == "drop":
+        if self.buffering.on_full == "drop":
             self.stats.dropped += rows
             return False
         raise TableError(
             f"feedback writer {self._user!r}: {self._waiting_rows} events "
             f"({self._waiting_bytes >> 20} MiB) are pending and there was no room for {rows} "
-            f"more within max_block_s={self.max_block_s:g}; raise max_pending, max_pending_bytes "
+            f"more within max_block_s={max_block_s:g}; raise max_pending, max_pending_bytes "
             "or max_block_s, write less often, or drop events by on_full='drop'"
         )
 
@@ -440,7 +423,8 @@ class FeedbackWriter(Closeable):
         if self._error is not None:
             raise TableError(
                 f"feedback writer {self._user!r}: could not commit to table {self.table!r} for "
-                f"{self.give_up_s:g} s; {self._waiting_rows} events are lost: {self._error}"
+                f"{self.buffering.give_up_s:g} s; {self._waiting_rows} events are lost: "
+                f"{self._error}"
             ) from self._error
 
     def _run(self) -> None:
@@ -480,17 +464,17 @@ class FeedbackWriter(Closeable):
         return (
             self._closing
             or self._flush_wanted
-            or self._waiting_rows >= self.flush_rows
-            or waited_s >= self.flush_interval_s
+            or self.buffering.is_due(self._waiting_rows, waited_s)
         )
 
     def _wait_s(self) -> float | None:
         if not self._waiting:
             return None
-        return max(0.0, self._waiting[0].since_s + self.flush_interval_s - time.monotonic())
+        due_s = self._waiting[0].since_s + self.buffering.flush_interval_s
+        return max(0.0, due_s - time.monotonic())
 
     def _commit(self, rows: pa.Table, seq: int) -> None:
-        until = time.monotonic() + self.give_up_s
+        until = time.monotonic() + self.buffering.give_up_s
         pause_s = _FIRST_RETRY_S
         while True:
             try:

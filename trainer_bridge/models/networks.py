@@ -53,7 +53,7 @@ class Network(nn.Module):
         self.register_buffer("label_scale", torch.tensor([scale]))
 
     def examples(self, rows: int = 2) -> dict[str, torch.Tensor]:
-        """Inputs of that many rows by name, to trace it with."""
+        """Return inputs of this number of rows by name, to trace the network with."""
         shapes = self.shapes
         inputs = {"numbers": torch.zeros(rows, shapes.width)}
         if self.uses_lists and shapes.vocabularies:

@@ -178,7 +178,7 @@ class GlobalOrder:
 
 
 def choose_streams(block_sizes: Sequence[int] | Ints, limit: int, open_bytes: int) -> int:
-    """Return number of canonical streams of a table: the largest divisor of ``limit`` that fits.
+    """Return the number of streams of a table: the largest divisor of ``limit`` that fits.
 
     Fits: at most one stream per block, and one open block per stream within
     ``open_bytes`` (block sizes in bytes). A function of the snapshot and of the

@@ -61,14 +61,14 @@ class RankShard:
         return full + (1 if tail and self.last != "drop" else 0)
 
     def size(self, start: int) -> int:
-        """Return rows of the global batch that begins at ``start``, padding included."""
+        """Return the rows of the global batch that begins at ``start``, padding included."""
         if self.last == "short":
             left = self.num_rows - start
             return max(min(left, self.global_batch_size), self.world_size)
         return self.global_batch_size
 
     def positions(self, start: int) -> Ints:
-        """This rank's positions in the global batch that begins at ``start``.
+        """Return this rank's positions in the global batch that begins at ``start``.
 
         Positions at or beyond ``num_rows`` are padding: they repeat ``p % num_rows``.
         """

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.core.errors import RequestError
 from paimon_features.core.types.array_types import Array
-from trainer_bridge.batches.forms import Batch, Form, GatherSource
+from trainer_bridge.batches.forms import Batch, BatchPosition, Form, GatherSource
 from trainer_bridge.preprocess.row_block import ColumnConverter, RowBlock
 
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -67,5 +67,7 @@ class ArraysForm(Form):
     def join(self, parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
         return {name: np.concatenate([part[name] for part in parts]) for name in self.spec}
 
-    def batch(self, rows: dict[str, Array], start: int, stop: int, **fields: Any) -> Batch:
-        return Batch(columns=self.view(rows, start, stop), **fields)
+    def batch(
+        self, rows: dict[str, Array], start: int, stop: int, **position: Unpack[BatchPosition]
+    ) -> Batch:
+        return Batch(columns=self.view(rows, start, stop), **position)

@@ -290,7 +290,7 @@ class PreparedBatches(Closeable):
         return self._loops.start(self._batches())
 
     def __len__(self) -> int:
-        """Return number of batches in an epoch; the same on every rank."""
+        """Return the number of batches in an epoch; the same on every rank."""
         return len(self.reader)
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -310,13 +310,28 @@ def open_with(
     return configured.open(threads=setting.parallel, byte_budget=working, **options)
 
 
+class TuningKeywords(TypedDict, total=False):
+    """These keywords of :func:`autotune`; documented there."""
+
+    dataset_bytes: int | None
+    caches: Sequence[str]
+    parallel: Sequence[int] | None
+    prefetch: Sequence[int]
+    step: Callable[[Any], Any] | None
+    trial_s: float
+    repeats: int
+    warm_s: float
+    clock: Callable[[], float]
+    verbose: bool
+
+
 def autotune_pipeline(
     pipeline: PreprocessPipeline,
     *,
     memory_limit: int,
     folder: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
-    **tuning: Any,
+    **tuning: Unpack[TuningKeywords],
 ) -> Tuned:
     """Return the fastest setting found for a pipeline; :func:`open_with` opens it with that.
 
@@ -332,10 +347,11 @@ def autotune_pipeline(
         Passed on to :func:`autotune`.
     """
     caches = ("none", "memory") if folder is None else ("none", "memory", "disk")
+    tuning = {"caches": caches, **tuning}
     return autotune(
         lambda setting: open_with(pipeline, setting, memory_limit, folder, **(options or {})),
         memory_limit=memory_limit,
-        **{"caches": caches, **tuning},
+        **tuning,
     )
 
 

@@ -123,18 +123,18 @@ class Autotune:
         self._since: tuple[float, ReadStats] | None = None
 
     def start(self, stats: ReadStats) -> None:
-        """An iteration begins: what happened before it is ignored."""
+        """Begin an iteration: what happened before it is ignored."""
         self._since = (self._clock(), replace(stats))
 
     def next_chunk_rows(self) -> int:
-        """Return rows of the next chunk; the first ones are small, so that the first batch
+        """Return the rows of the next chunk; the first ones are small, so that the first batch
         of a reader is ready soon."""
         rows = min(self._ramp, self.choices.chunk_rows)
         self._ramp = min(2 * self._ramp, self.limits.chunk_rows)
         return rows
 
     def observe(self, stats: ReadStats) -> Choices:
-        """Called after each chunk; returns the choices from now on."""
+        """Take the statistics after a chunk, and return the choices from now on."""
         assert self._since is not None, "observe() comes after start()"
         now_s, (began_s, then) = self._clock(), self._since
         if now_s - began_s < self._window_s:

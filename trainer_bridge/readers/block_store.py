@@ -103,7 +103,7 @@ class BlockStore:
             self._views[number] = self._views.get(number, 0) + 1
 
     def release(self, chunk: Chunk) -> None:
-        """The consumer is done with a chunk."""
+        """Release a chunk that the consumer is done with."""
         with self._lock:
             self.chunk_bytes -= chunk.nbytes
             if chunk.viewed is not None:
@@ -119,13 +119,13 @@ class BlockStore:
             self._update_peak()
 
     def used_bytes(self) -> int:
-        """Return bytes in use now, with an estimate for what is being decoded."""
+        """Return the bytes in use now, with an estimate for what is being decoded."""
         with self._lock:
             pending = sum(self.estimate(number) for number in self._pending)
             return self._held_bytes + pending + self.chunk_bytes
 
     def estimate(self, number: int) -> int:
-        """Return bytes of a block while it is decoded: as Arrow and in its final form at once."""
+        """Return the bytes of a block while it is decoded: as Arrow and in its final form."""
         return int(2 * self.layout.blocks[number].rows * self.form.row_bytes)
 
     def drop_pending(self) -> None:

@@ -36,7 +36,7 @@ class Chunk:
 def chunk_requests(
     shard: RankShard, starts: range, batches_per_chunk: Callable[[], int], cuts: Iterable[int] = ()
 ) -> Iterator[ChunkRequest]:
-    """Requests for the batches at ``starts``, in order.
+    """Yield requests for the batches at ``starts``, in order.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ class MixedReader(SnapshotReader):
         return _restored, arguments
 
     def source_of(self, row_numbers: Ints) -> tuple[Ints, Ints]:
-        """Return number of the reader, and row number in its snapshot, of each row."""
+        """Return each row's reader, by number, and its row number in that reader's snapshot."""
         first_rows = self._mixture.first_rows
         source = np.searchsorted(first_rows, row_numbers, side="right") - 1
         return source, row_numbers - first_rows[source]

@@ -50,7 +50,7 @@ class Mixture:
         self._first_blocks: Ints = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
 
     def epoch_size(self, epoch: int) -> int:
-        """Return rows of an epoch: the same number in each."""
+        """Return the rows of an epoch: the same number in each."""
         return self.num_samples
 
     def draw(self, epoch: int, positions: Ints) -> Ints:

@@ -72,7 +72,7 @@ class Sharding:
         return "drop" if self.drop_last else "pad" if self.pad_last else "short"
 
     def shard(self, num_rows: int) -> RankShard:
-        """This rank's share of an epoch of this number of rows."""
+        """Return this rank's share of an epoch of this number of rows."""
         return RankShard(num_rows, self.global_rows, *self.place, self.last)
 
     def with_rank(self, rank: int, world_size: int) -> Sharding:

@@ -97,7 +97,7 @@ class _Borders:
 
 
 def _group(counts: Ints, codes: Callable[[int, int], Array]) -> Groups:
-    """Counting sort by chunks; ``codes`` is called once per chunk, in order."""
+    """Sort by counting, in chunks; ``codes`` is called once per chunk, in order."""
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     size, num_groups = int(starts[-1]), len(counts)
     rows = np.empty(size, dtype=np.uint32 if size <= 1 << 32 else np.int64)

@@ -14,6 +14,16 @@ from trainer_bridge.readers.read_plan import ReaderKeywords
 class FollowingKeywords(TypedDict, total=False):
     """These keywords of :class:`trainer_bridge.FollowingReader`; documented there."""
 
+    batch_size: int | None
+    global_batch_size: int | None
+    rank: int
+    world_size: int
+    pad_last: bool
+    seed: int
+    shuffle: bool
+    canonical_streams: int
+    block_rows: int
+    open_bytes: int
     columns: Collection[str] | None
     where: str | None
     output: Literal["numpy", "arrow"]

@@ -33,6 +33,7 @@ from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.order.reader_state import check_position
 from trainer_bridge.readers.by_index import refuse_index
 from trainer_bridge.readers.loops import Loops
+from trainer_bridge.readers.options import Ordering
 from trainer_bridge.readers.read_plan import ReadPlan
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
@@ -114,16 +115,6 @@ byte_budget, cache
         start: Start = "whole",
         consumer: str | None = None,
         auto_release: bool = True,
-        batch_size: int | None = None,
-        global_batch_size: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int = 0,
-        shuffle: bool = True,
-        pad_last: bool = False,
-        canonical_streams: int = 960,
-        block_rows: int = 65_536,
-        open_bytes: int = 64 << 20,
         poll_interval_s: float = 0.5,
         until_snapshot: int | None = None,
         idle_timeout_s: float | None = None,
@@ -131,11 +122,15 @@ byte_budget, cache
         **options: Unpack[FollowingKeywords],
     ) -> None:
         check_options(options)
-        if idle_timeout_s is not None and world_size > 1:
+        # a stream has a rank by default, so that no adapter chooses one
+        options = {"rank": 0, "world_size": 1, **options}
+        self._base = ReadPlan.of(lake, table, **options)
+        self.rank, self.world_size = self._base.sharding.place
+        if idle_timeout_s is not None and self.world_size > 1:
             raise ConfigurationError(
-                f"idle_timeout_s={idle_timeout_s} with world_size={world_size}: each rank would "
-                "end by its own clock, after another commit; use until_snapshot=, or agree on "
-                "one and call stop(after_snapshot=...) on every rank"
+                f"idle_timeout_s={idle_timeout_s} with world_size={self.world_size}: each rank "
+                "would end by its own clock, after another commit; use until_snapshot=, or agree "
+                "on one and call stop(after_snapshot=...) on every rank"
             )
         if poll_interval_s <= 0:
             raise ConfigurationError(f"poll_interval_s={poll_interval_s}: expected more than 0")
@@ -143,44 +138,39 @@ byte_budget, cache
             raise ConfigurationError(f"start={start!r}: expected 'whole', 'new' or a snapshot id")
         check_followed(lake, table)
         self.lake, self.table = lake, table
-        self.rank, self.world_size = rank, world_size
         self._reader: SnapshotReader | None = None
-        self._consumer = consumer if rank == 0 else None
+        self._consumer = consumer if self.rank == 0 else None
         self._auto_release = auto_release
         self._poll_s, self._idle_s, self._clock = poll_interval_s, idle_timeout_s, clock
         self._until = until_snapshot
         self._stopped = threading.Event()
         self._loops: Loops[Batch] = Loops(f"reader that follows table {table!r}")
         self._delivered: int | None = None
-        self._options: dict[str, Any] = {
-            **options,
-            "batch_size": batch_size,
-            "global_batch_size": global_batch_size,
-            "rank": rank,
-            "world_size": world_size,
-            "pad_last": pad_last,
-        }
-        where = options.get("where")
+        self._state = self._first_state(start)
+        self._plan().columns_and_form()  # whatever does not fit is reported now
+        self._hold(self.snapshot_id)
+        self._commit(self.snapshot_id)  # an unknown id is reported now, not at the first batch
+
+    def _first_state(self, start: Start) -> FollowState:
+        """Return the state before the first commit to read."""
+        lake, table, ordering, where = self.lake, self.table, self._base.ordering, self._base.where
         newest = latest_snapshot(lake, table)
         whole = start == "whole" and newest is not None
         first = start if isinstance(start, int) else (newest.id if newest else 0) + (not whole)
-        self._state = FollowState(
+        return FollowState(
             table=table,
             snapshot_id=first,
             position=0,
             whole=whole,
             seen_time_ms=None,
-            seed=seed,
-            shuffle=shuffle,
-            canonical_streams=canonical_streams,
-            open_bytes=open_bytes,
-            block_rows=block_rows,
+            seed=ordering.seed,
+            shuffle=ordering.shuffle,
+            canonical_streams=ordering.canonical_streams,
+            open_bytes=ordering.open_bytes,
+            block_rows=ordering.block_rows,
             history=lake.history_mark(table),
             where=None if where is None else RowFilter(where, lake.schema(table), table=table).text,
         )
-        self._plan().columns_and_form()  # whatever does not fit is reported now
-        self._hold(first)
-        self._commit(first)  # an unknown id is reported now, not at the first batch
 
     # --- position and state ---
 
@@ -208,21 +198,21 @@ byte_budget, cache
         SnapshotExpiredError
             If the commit to continue with has expired.
         """
-        found = FollowState.from_dict(state)
-        if found.table != self.table:
+        loaded = FollowState.from_dict(state)
+        if loaded.table != self.table:
             raise RequestError(
-                f"a state of table {found.table!r} does not fit a reader of {self.table!r}"
+                f"a state of table {loaded.table!r} does not fit a reader of {self.table!r}"
             )
-        if found.where != self._state.where:
+        if loaded.where != self._state.where:
             raise RequestError(
-                f"a state of the rows where {found.where} does not fit a reader of table "
+                f"a state of the rows where {loaded.where} does not fit a reader of table "
                 f"{self.table!r} with where={self._state.where!r}"
             )
-        self._commit(found.snapshot_id)
-        self._check_seen(found)
+        self._commit(loaded.snapshot_id)
+        self._check_seen(loaded)
         self._loops.end("moved by load_state_dict()")
-        self._hold(found.snapshot_id)
-        self._state, self._delivered = found, None
+        self._hold(loaded.snapshot_id)
+        self._state, self._delivered = loaded, None
 
     def lag(self) -> Lag:
         """Return how far the reader is behind the table now; reads two snapshot files."""
@@ -358,12 +348,12 @@ byte_budget, cache
         while not self._stopped.is_set():
             if self._until is not None and self.snapshot_id > self._until:
                 return None
-            found = self._commit(self.snapshot_id)
-            if found is not None:
+            commit = self._commit(self.snapshot_id)
+            if commit is not None:
                 self._check_seen(self._state)
                 mark = self.lake.history_mark(self.table)
                 self._state = replace(self._state, history=mark)
-                return found
+                return commit
             left_s = self._poll_s if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
                 return None
@@ -386,29 +376,27 @@ byte_budget, cache
         if state.whole:
             layout = plan.layout(commit.id, state.block_rows)
         else:
-            found = added_rows(self.lake, self.table, commit, state.block_rows, state.where)
-            if found is None:
+            added = added_rows(self.lake, self.table, commit, state.block_rows, state.where)
+            if added is None:
                 return None
-            layout = found
+            layout = added
         if not layout.num_rows:
             return None
-        what = f"the state of a following reader of {self.table!r}, snapshot {commit.id},"
-        check_position(state.position, layout.num_rows, what)
+        state_of = f"the state of a following reader of {self.table!r}, snapshot {commit.id},"
+        check_position(state.position, layout.num_rows, state_of)
         self._reader = commit_reader(plan, layout, state.position, self._reader)
         return self._reader
 
     def _plan(self) -> ReadPlan:
         state = self._state
-        return ReadPlan.of(
-            self.lake,
-            self.table,
-            **self._options,
+        ordering = Ordering(
             seed=state.seed,
             shuffle=state.shuffle,
             canonical_streams=state.canonical_streams,
             open_bytes=state.open_bytes,
             block_rows=state.block_rows,
         )
+        return replace(self._base, ordering=ordering)
 
     def _check_seen(self, state: FollowState) -> None:
         """Raise RequestError if the snapshot that was read last is another one now."""
@@ -420,12 +408,12 @@ byte_budget, cache
             )
         if state.seen_time_ms is None or state.seen_id not in snapshot_ids(self.lake, self.table):
             return
-        found = next(snapshots(self.lake, self.table, state.seen_id))
-        if found.time_ms != state.seen_time_ms:
+        snapshot = next(snapshots(self.lake, self.table, state.seen_id))
+        if snapshot.time_ms != state.seen_time_ms:
             raise RequestError(
-                f"table {self.table!r}: snapshot {found.id} was committed at {found.time_ms} ms, "
-                f"the one that was read at {state.seen_time_ms} ms: the table was rolled back or "
-                "created again; start again: start="
+                f"table {self.table!r}: snapshot {snapshot.id} was committed at "
+                f"{snapshot.time_ms} ms, the one that was read at {state.seen_time_ms} ms: the "
+                "table was rolled back or created again; start again: start="
             )
 
     def _records_before(self, snapshot_id: int) -> int:

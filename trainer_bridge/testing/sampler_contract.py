@@ -204,7 +204,7 @@ _drawn: dict[type, list[Array]] = {}
 
 
 def flat(items: Sequence[Any]) -> list[int]:
-    """Return indices in a row, whether the sampler yields them or batches of them."""
+    """Return the indices in a row, whether the sampler yields them or batches of them."""
     return [row for item in items for row in (item if isinstance(item, list) else [item])]
 
 

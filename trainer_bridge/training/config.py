@@ -19,6 +19,7 @@ from paimon_features.core.errors import (
     ConfigurationError,
     DefinitionError,
     MissingExtraError,
+    unknown_name,
 )
 from paimon_features.core.suggestions import did_you_mean
 from paimon_features.core.times.durations import is_zero, parse_duration
@@ -394,10 +395,7 @@ def _part(name: str, kind: type[Any], document: Any) -> Any:
     names = [field.name for field in fields(kind)]
     for key in document:
         if key not in names:
-            raise ConfigurationError(
-                f"{name} has no setting {key!r}; it has: {', '.join(names)}"
-                f"{did_you_mean(key, names)}"
-            )
+            raise ConfigurationError(f"{name}: {unknown_name('setting', key, names)}")
     try:
         return typed(kind, dict(document))
     except ValueError as error:

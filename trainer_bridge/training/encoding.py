@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -295,7 +295,7 @@ class FeatureEncoder:
                 {name: typed(ListScale, scale) for name, scale in parts["scales"].items()},
             )
         except (ValueError, TypeError, AttributeError) as error:
-            raise RequestError(f"this is no encoder of features: {error}") from error
+            raise RequestError(f"this is not an encoder of features: {error}") from error
 
     def to_text(self) -> str:
         """Return the document as canonical JSON."""
@@ -307,7 +307,7 @@ class FeatureEncoder:
         try:
             document = strict_json(text)
         except ValueError as error:
-            raise RequestError(f"this is no encoder of features: {error}") from error
+            raise RequestError(f"this is not an encoder of features: {error}") from error
         return cls.from_document(document)
 
     def _of(self, kind: FeatureKind) -> list[InputFeature]:
@@ -401,9 +401,17 @@ class _Front:
             name = self.node("Pad", name, pads, self.constant(fill))
         return self.node("Unsqueeze", name, self.constant(np.array([1], np.int64)))
 
-    def node(self, op: str, *inputs: str, out: str | None = None, **settings: Any) -> str:
+    def node(
+        self,
+        op: str,
+        *inputs: str,
+        out: str | None = None,
+        domain: str | None = None,
+        **attributes: int | Sequence[int] | Sequence[str],
+    ) -> str:
         out = out or f"feature_{op.lower()}_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(op, list(inputs), [out], **settings))
+        make_node: Callable[..., Any] = self.onnx.helper.make_node
+        self.nodes.append(make_node(op, list(inputs), [out], domain=domain, **attributes))
         return out
 
     def constant(self, values: Any) -> str:

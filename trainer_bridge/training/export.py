@@ -148,7 +148,7 @@ def _program(data: bytes) -> Any:
             return torch.export.load(io.BytesIO(canonical))
     except Exception as error:  # torch raises whatever its parsers do
         raise ModelError(
-            f"the file is no program of torch.export: {type(error).__name__}: {str(error)[:200]}"
+            f"the file is not a program of torch.export: {type(error).__name__}: {str(error)[:200]}"
         ) from error
 
 
@@ -238,7 +238,7 @@ def run_onnx(
 
 
 def check_agreement(
-    what: str, eager: npt.NDArray[Any], other: npt.NDArray[Any], bound: float = BOUND
+    form: str, eager: npt.NDArray[Any], other: npt.NDArray[Any], bound: float = BOUND
 ) -> float:
     """Return the largest difference of two predictions; VerificationError beyond the bound."""
     scale = np.maximum(1.0, np.abs(eager))
@@ -247,12 +247,12 @@ def check_agreement(
     )
     if not difference <= bound:
         raise VerificationError(
-            f"{what}: its predictions differ from those of the network by {difference:.3g}; "
+            f"{form}: its predictions differ from those of the network by {difference:.3g}; "
             f"expected at most {bound:g}"
         )
     return difference
 
 
 def tensors_of(arrays: Arrays) -> dict[str, torch.Tensor]:
-    """Encoded arrays as tensors that share their memory."""
+    """Return encoded arrays as tensors that share their memory."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

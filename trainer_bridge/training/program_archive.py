@@ -52,7 +52,7 @@ def canonical_program(data: bytes) -> bytes:
     except (ValueError, KeyError, TypeError, RecursionError, OSError, NotImplementedError,
             RuntimeError, EOFError, zipfile.BadZipFile) as error:  # fmt: skip
         raise ModelError(
-            f"the file is no program of torch.export: {type(error).__name__}: {str(error)[:300]}"
+            f"the file is not a program of torch.export: {type(error).__name__}: {str(error)[:300]}"
         ) from error
 
 

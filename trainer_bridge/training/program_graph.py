@@ -147,7 +147,7 @@ def _expression(text: str) -> str:
             return text
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
-    raise ModelError(f"the program has the size {text[:200]!r}, which is no sum of products")
+    raise ModelError(f"the program has the size {text[:200]!r}, which is not a sum of products")
 
 
 def _is_size(node: ast.expr) -> bool:

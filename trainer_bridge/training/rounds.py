@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.core.errors import ConfigurationError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import ConfigurationError, unknown_name
 from paimon_features.core.types.array_types import Ints
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import pinned, snapshot, snapshots, split_ref
@@ -177,8 +176,8 @@ class TrainingRows:
         for name in names:
             if name not in available:
                 raise ConfigurationError(
-                    f"{table} has no column {name!r}, which a round of {config.name!r} reads; it "
-                    f"has: {', '.join(available)}{did_you_mean(name, available)}"
+                    f"a round of {config.name!r}: {table}: "
+                    f"{unknown_name('column', name, available)}"
                 )
         columns = tuple(dict.fromkeys(names))
         return cls(lake, table, data.time, str(data.label), labels, columns, data.weights)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.core.errors import ConfigurationError, UnknownNameError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import ConfigurationError, UnknownNameError, unknown_name
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.types.schema import DataType, ListType
 from paimon_features.definitions.reference import FeatureRef
@@ -161,8 +160,7 @@ class TrainingTable:
         ):  # fmt: skip
             if column not in schema.names:
                 raise ConfigurationError(
-                    f"data.{name}: {table} has no column {column!r}; it has: "
-                    f"{', '.join(schema.names)}{did_you_mean(column, schema.names)}"
+                    f"data.{name}: {table}: {unknown_name('column', column, schema.names)}"
                 )
         columns = json.loads(properties.get("training-set.features", "{}"))
         features = _features(project, data, columns, lake, table, snapshot.ref)
@@ -239,8 +237,7 @@ def _features(
     for name in data.exclude:
         if name not in outputs:
             raise ConfigurationError(
-                f"data.exclude: service {data.service!r} has no output {name!r}; it has: "
-                f"{', '.join(outputs)}{did_you_mean(name, outputs)}"
+                f"data.exclude: service {data.service!r}: {unknown_name('output', name, outputs)}"
             )
     chosen = {name: output for name, output in outputs.items() if name not in data.exclude}
     missing = [name for name in chosen if name not in columns]

@@ -191,7 +191,7 @@ def describe(source: Path) -> Backup:
     document = read_json(source / DESCRIPTION)
     if document is None:
         raise ConfigurationError(
-            f"{source} has no {DESCRIPTION}: it is no backup, or the backup did not end"
+            f"{source} has no {DESCRIPTION}: it is not a backup, or the backup did not end"
         )
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ConfigurationError(
@@ -226,12 +226,13 @@ def check_content(source: Path, made: Backup) -> None:
                     files, size = files + 1, size + status.st_size
             elif not stat.S_ISDIR(status.st_mode):
                 raise ConfigurationError(
-                    f"{path} is no file and no folder; a backup has no symbolic links, which could "
-                    "lead out of it. Restore from the folder that 'paimon-features backup' wrote"
+                    f"{path} is neither a file nor a folder; a backup has no symbolic links, "
+                    "which could lead out of it. Restore from the folder that "
+                    "'paimon-features backup' wrote"
                 )
     for table, newest in made.tables.items():
         if not _TABLE.fullmatch(table) or not _TABLE.fullmatch(made.database):
-            raise DamagedFileError(f"{source / DESCRIPTION}: {table!r} is no name of a table")
+            raise DamagedFileError(f"{source / DESCRIPTION}: {table!r} is not a table name")
         snapshots = source / "warehouse" / f"{made.database}.db" / table / "snapshot"
         if newest is not None and not (snapshots / f"snapshot-{newest}").is_file():
             raise TableError(f"{source}: snapshot {newest} of table {table!r} is missing")

@@ -78,7 +78,7 @@ def _check_folders(config: ProjectConfig, settings: DeploySettings) -> None:
         )
     if is_remote(config) and settings.warehouse_claim is not None:
         raise ConfigurationError(
-            f"the warehouse {config.warehouse} is no folder; --warehouse-volume does not apply"
+            f"the warehouse {config.warehouse} is not a folder; --warehouse-volume does not apply"
         )
     if is_remote(config) and settings.state_claim is None:
         raise ConfigurationError(
@@ -134,7 +134,7 @@ def _check_catalog(config: ProjectConfig, settings: DeploySettings) -> None:
 
 
 def _check_no_secrets(config: ProjectConfig) -> None:
-    """The configuration is mounted from a ConfigMap, which many may read."""
+    """Raise for secrets in the configuration, whose ConfigMap many may read."""
     addresses = {
         "[online] url": str(config.online["url"]),
         "[lake] warehouse": config.warehouse,

@@ -23,6 +23,7 @@ SPOOLS = ("request_log", "prediction_log")
 """The folders of ``[serve]`` in which a server collects rows for ``request-log``."""
 
 Json = dict[str, Any]
+JsonField = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ def container_security() -> Json:
 
 
 def resources(cpu: str, memory: str, limit: str) -> Json:
-    """Requests, and a limit of memory; a limit of CPU time would only delay requests."""
+    """Return requests, and a limit of memory; a limit of CPU time would only delay requests."""
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": limit}}
 
 
@@ -199,15 +200,18 @@ def scraped(port: int) -> Json:
 
 
 def container(
-    name: str, image: str, arguments: Sequence[str], mounts: list[Json], **more: Any
+    name: str, image: str, arguments: Sequence[str], mounts: list[Json], **fields: JsonField
 ) -> Json:
-    """Return a container of an image of ours; its entry point is ``paimon-features``."""
+    """Return a container of an image of ours; its entry point is ``paimon-features``.
+
+    ``fields`` are further ones of the container, as Kubernetes names them.
+    """
     return {
         "name": name,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "args": [*arguments, "--project", str(PROJECT)],
-        **more,
+        **fields,
         "securityContext": container_security(),
         "volumeMounts": mounts,
     }

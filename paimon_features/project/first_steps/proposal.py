@@ -247,7 +247,7 @@ def _about(c: InputColumnProfile, profile: InputProfile) -> str:
 
 
 def _shown(text: str, most: int = 60) -> str:
-    """Return text from outside in a comment."""
+    """Return text from outside for a comment: one line, cut off."""
     return one_line(text)[:most]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.core.errors import RequestError
+from paimon_features.core.errors import RequestError, unknown_name
 from paimon_features.core.types.array_types import Bools
 from paimon_features.core.types.schema import DataType
 
@@ -92,10 +92,7 @@ class EntitySet:
                 )
         for column in columns:
             if column not in types:
-                raise RequestError(
-                    f"{column!r} is no key of an entity; the keys are: "
-                    f"{', '.join(sorted(types)) or 'none'}"
-                )
+                raise RequestError(unknown_name("key of an entity", column, types))
         keys = {tuple(parsed(types[c], row[c], c) for c in columns) for row in rows}
         return cls(columns, {c: types[c] for c in columns}, frozenset(keys))
 

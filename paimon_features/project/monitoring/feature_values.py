@@ -86,7 +86,7 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa
 def requested_rows(
     lake: Lake, view: CompiledView, rows: Any, within: TimeRange | None = None
 ) -> pa.RecordBatchReader:
-    """Return keys and times of entity rows, of those in a range; what else they have is left out.
+    """Return the keys and times of the entity rows in a range, without other columns.
 
     Raises
     ------

@@ -13,7 +13,7 @@ _WIDTH, _HEIGHT, _MARGIN = 520, 260, 40
 def line_chart(
     series: Iterable[tuple[str, Sequence[tuple[float, float]]]], x_name: str, y_name: str
 ) -> str:
-    """Return lines in one picture with a legend, as an SVG element; empty without finite points."""
+    """Draw lines in one picture with a legend, as an SVG element; empty without finite points."""
     drawn = [(name, [p for p in points if np.isfinite(p).all()]) for name, points in series]
     drawn = [(name, points) for name, points in drawn if points]
     if not drawn:

@@ -82,7 +82,7 @@ def look_rows(rows: int) -> list[int]:
 
 
 def paired_looks(loss: OutcomeLoss, first: Stream, second: Stream, alpha: float) -> list[Look]:
-    """Looks at the losses of the first minus those of the second, for the same rows."""
+    """Return looks at the losses of the first minus those of the second, for the same rows."""
 
     def at(stop: int) -> ClusteredMean | None:
         rows, other = first.before(stop), second.before(stop)
@@ -103,7 +103,7 @@ def paired_looks(loss: OutcomeLoss, first: Stream, second: Stream, alpha: float)
 def split_looks(
     loss: OutcomeLoss, first: Stream, second: Stream, ends: Sequence[tuple[int, int]], alpha: float
 ) -> list[Look]:
-    """Looks at the mean loss of the first minus that of the second, of different entities.
+    """Return looks at the mean losses of different entities: the first minus the second.
 
     ``ends`` are the rows of each up to a look: see ``ends_of_looks``.
     """

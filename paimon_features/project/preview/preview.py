@@ -165,8 +165,8 @@ def preview_events(
         newest = pc.max(table.column(time)).as_py()
         if newest is None:
             raise RequestError(
-                f"there are no events of source {view.source.name!r} to preview "
-                f"{view.name!r} with; ingest some, or pass events="
+                f"source {view.source.name!r} has no events to preview {view.name!r} with; ingest "
+                "some, or pass events="
             )
         as_of_ms = newest + 1
     else:

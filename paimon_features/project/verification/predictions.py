@@ -123,7 +123,7 @@ def check_predictions(
         table = PREDICTIONS_PREFIX + name
         if not project.lake.exists(table):
             raise VerificationError(
-                f"there is no table {table!r}: set [serve] prediction_log, and run "
+                f"table {table!r} does not exist: set [serve] prediction_log, and run "
                 "'paimon-features request-log' where its files are"
             )
         within = (since_ms, until_ms, None)

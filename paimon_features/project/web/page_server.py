@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(200, asset.media_type, asset.content, ui.headers())
         page = self.pages.get(path.strip("/"))
         if page is None:
-            return self._problem(404, f"there is no page {path[:80]!r}")
+            return self._problem(404, f"unknown page {path[:80]!r}")
         scheme, _, given = self.headers.get("authorization", "").partition(" ")
         is_authorized = hmac.compare_digest(given.strip().encode(), self.token.encode())
         if scheme.lower() != "bearer" or not is_authorized:

@@ -171,7 +171,7 @@ class ProjectPages:
             if item[0] == kind
         ]
         if not documents:
-            raise RequestError(f"there is no {kind.replace('_', ' ')[:40]} {name[:80]!r}")
+            raise RequestError(f"unknown {kind.replace('_', ' ')[:40]} {name[:80]!r}")
         document = documents[0][0]
         document["changes"] = self._changes(kind, name)
         if kind == "feature_view":
@@ -347,7 +347,7 @@ class ProjectPages:
         return self._profiles[key]
 
     def _history(self, query: str) -> Document:
-        """Return values of an entity's feature over time, each computed point in time from the
+        """Return the values of an entity's feature over time, each computed point in time from the
         lake."""
         entity, fields = _entity_fields(query, "view", "feature", "from", "to", "points")
         view = self._project.any_view(fields["view"])

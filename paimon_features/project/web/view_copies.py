@@ -34,7 +34,7 @@ class ViewCopies:
         self._copies: OrderedDict[str, _Copy] = OrderedDict()
 
     def fetcher(self, view: CompiledView) -> FeatureFetcher:
-        """Reads the view as of its newest snapshot.
+        """Return a fetcher that reads the view as of its newest snapshot.
 
         Raises
         ------

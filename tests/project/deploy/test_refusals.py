@@ -46,7 +46,7 @@ def test_a_remote_warehouse_needs_a_volume_for_the_state_only(tmp_path: Path) ->
     project = full_project(tmp_path)
     assert "--state-volume CLAIM" in refused(project)
     said = refused(project, "--state-volume", "state", "--warehouse-volume", "lake")
-    assert "the warehouse s3://lake/shop is no folder" in said
+    assert "the warehouse s3://lake/shop is not a folder" in said
 
 
 @pytest.mark.parametrize(

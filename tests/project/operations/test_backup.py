@@ -322,7 +322,7 @@ def test_a_backup_of_somebody_else_leads_nowhere_else(shop: Shop, tmp_path: Path
         refused("a backup has no symbolic links")
         link.unlink()
     os.mkfifo(folder / "project" / "pipe")
-    refused("is no file and no folder")
+    refused("is neither a file nor a folder")
     (folder / "project" / "pipe").unlink()
     config = folder / "project" / "paimon-features.toml"
     honest = config.read_text()

@@ -427,7 +427,7 @@ def test_wrong_entities_are_refused_by_name(tmp_path: Path) -> None:
         (["customer_id=99999999999999999999"], "not a valid"),
         (["born=2011-13-01"], "not a valid"),
         (["member=yes"], "member=yes: 'yes' is not a valid"),
-        (["age=3"], "'age' is no key of an entity; the keys are: born, customer_id, member"),
+        (["age=3"], "unknown key of an entity 'age'; available: born, customer_id, member"),
         (["customer_id=1"] * 100_001, "100,001 entities; at most 100,000 at a time"),
         (["customer_id=1", "born=2011-12-01"], "entities of different columns"),
     ):

@@ -151,7 +151,7 @@ def test_each_prediction_that_is_not_compared_has_its_reason(shop: ServedShop) -
     [null] = report["differences"]
     assert null["request_id"] == "null"
     refused = run("verify", "--predictions", "--model", "nope")
-    assert "there is no table 'predictions_nope': set [serve] prediction_log" in refused.output
+    assert "table 'predictions_nope' does not exist: set [serve] prediction_log" in refused.output
 
 
 def test_keys_as_inputs_are_read_from_the_log_unless_they_are_hashed(
@@ -273,7 +273,7 @@ def test_outcomes_may_be_rows_of_a_file_with_other_names(shop: ServedShop, tmp_p
 WRONG = {
     "nothing says what outcomes": (),
     "within is missing": ("--source", "sales"),
-    "no source 'sale'": ("--source", "sale", "--within", "1d"),
+    "unknown source 'sale'": ("--source", "sale", "--within", "1d"),
     "within: ": ("--source", "sales", "--within", "1 day"),
     "exactly one of": ("--source", "sales", "--rows", "x", "--within", "1d"),
     "price": ("--source", "sales", "--within", "1d", "--label", "price"),

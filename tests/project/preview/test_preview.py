@@ -161,7 +161,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named() -> None:
     wrong = events((1, NOON, 1.0)).set_column(0, "user", pa.array(["a"]))
     with pytest.raises(RequestError, match="the column 'user' is string"):
         preview_events(view(), wrong)
-    with pytest.raises(RequestError, match="there are no events"):
+    with pytest.raises(RequestError, match="has no events to preview"):
         preview_events(view(), events((1, NOON, 1.0)).slice(0, 0))
 
 
@@ -184,7 +184,7 @@ def test_a_project_previews_its_lake(tmp_path: Path) -> None:
         project.preview("spend")
     assert project.preview("spend", events=events((1, NOON, 1.0))).values == {"count_1h": 1}
     project.apply()
-    with pytest.raises(RequestError, match="there are no events"):
+    with pytest.raises(RequestError, match="has no events to preview"):
         project.preview("spend")
     rows = events((1, NOON, 1.0), (1, NOON - 30 * DAY_MS, 1.0), (2, NOON + DAY_MS, 1.0))
     days = pa.array([int(t // DAY_MS) for t in rows["t"].to_pylist()], pa.int32())

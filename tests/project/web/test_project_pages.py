@@ -75,7 +75,7 @@ def test_home_and_a_definition_show_sizes_generations_and_versions(pages: Projec
     ]  # fmt: skip
     with pytest.raises(UnknownNameError, match="spent"):
         got(pages, "ui/api/definition", kind="feature_view", name="spent")
-    with pytest.raises(RequestError, match="no service 'spend'"):
+    with pytest.raises(RequestError, match="unknown service 'spend'"):
         got(pages, "ui/api/definition", kind="service", name="spend")
 
 

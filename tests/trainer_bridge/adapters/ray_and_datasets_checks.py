@@ -299,7 +299,7 @@ def check_ray_train(folder: str) -> None:
         damaged.mkdir()
         for text, message in (
             (None, "has no reader's position"),
-            ("[" * 5_000, "is no reader's position"),
+            ("[" * 5_000, "is not a reader's position"),
             ("[]", "expected a JSON object"),
             (" " * (2 << 20), "more than"),
             ("{}", "a reader state of version"),

@@ -365,8 +365,8 @@ def test_declarations_that_do_not_fit_a_type_are_refused() -> None:
         ({"fill": {"x": "a"}}, "cannot represent that"),
         ({"fill": {"x": [1, 2]}}, "cannot represent that"),
         ({"shapes": {"t": [0]}}, "expected sizes of 1 or more"),
-        ({"shapes": {"y": [2]}}, "names 'y'"),
-        ({"item_masks": ["y"]}, "names 'y'"),
+        ({"shapes": {"y": [2]}}, "unknown column 'y'"),
+        ({"item_masks": ["y"]}, "unknown column 'y'"),
         ({"float_dtype": "float16"}, "float_dtype='float16': expected 'float32', 'float64' or N"),
         ({"item_masks": ["x"]}, "column 'x' is int64, which has no items; .* masks= for the rows"),
     ):

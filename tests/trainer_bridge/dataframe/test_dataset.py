@@ -374,7 +374,7 @@ def test_options_that_do_not_fit_are_refused(files: Path) -> None:
         ),
         (
             lambda: Dataset.from_parquet("floppy://a/b.parquet"),
-            "'floppy://a/b.parquet' is no URI that Arrow reads .*filesystem=",
+            "'floppy://a/b.parquet' is not a URI that Arrow reads .*filesystem=",
         ),
     ):
         with pytest.raises(ConfigurationError, match=message):

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -387,7 +388,7 @@ def test_a_table_that_loses_calls_beneath_a_run_stops_it(lake: Lake) -> None:
     with drain(lake, queue):
         write(writer, range(1, 6))
         writer.flush()
-    writer.give_up_s = 0.5
+    writer.buffering = replace(writer.buffering, give_up_s=0.5)
     lake.drop(TABLE)
     # the second call may meet the error as well as the end
     lost = pytest.raises(TableError, match="rolled back or recreated")

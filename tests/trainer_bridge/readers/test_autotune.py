@@ -103,7 +103,7 @@ def test_tuning_never_changes_the_order(lake: Lake, shuffle: bool) -> None:
         # decides after every chunk, wildly
         tuner = Autotune(LIMITS, window_s=0.0)
         moves = itertools.cycle([Choices(1, 5, 1), Choices(8, 60, 8), Choices(3, 1, 2)])
-        reader._tuner = tuner
+        reader._resources.tuner = tuner
         tuner._decide = lambda seen: tuner._choose(next(moves), "a test")  # type: ignore[method-assign]
         states = [reader.state_dict()]
         found = []
@@ -127,7 +127,7 @@ def test_the_byte_budget_holds_whatever_is_chosen(lake: Lake) -> None:
     budget = 300_000
     options: dict[str, Any] = {"canonical_streams": 4, "block_rows": 4_000, "batch_size": 500}
     with SnapshotReader(lake, "samples", byte_budget=budget, threads="auto", **options) as reader:
-        tuner = reader._tuner
+        tuner = reader._resources.tuner
         assert tuner is not None
         tuner.choices = Choices(8, 262_144, 8)
         tuner.limits = LIMITS
@@ -145,10 +145,10 @@ def test_samplers_and_followers_tune_as_well_and_choices_are_logged(
     options: dict[str, Any] = {"columns": ["x"], "batch_size": 5, "threads": "auto"}
     with SnapshotReader(lake, table, **options) as reader:
         sampled = reader.with_sampler(WeightedRandomSampler(np.ones(107), 50))
-        sampled._tuner._clock = lambda: 0.0  # type: ignore[union-attr]  # no window ends
+        sampled._resources.tuner._clock = lambda: 0.0  # type: ignore[union-attr]  # no window ends
         assert len(list(sampled)) == 10
         assert sampled.describe()["autotune"]["history"] == []
-        assert sampled._tuner is not reader._tuner
+        assert sampled._resources.tuner is not reader._resources.tuner
     with FollowingReader(
         lake, table, start=1, until_snapshot=8, poll_interval_s=0.01, **options
     ) as follower:

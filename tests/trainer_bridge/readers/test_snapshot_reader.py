@@ -429,7 +429,7 @@ def test_floats_can_be_cast_and_columns_of_one_dtype_share_a_block(lake: Lake) -
         ({"batch_size": 2, "global_batch_size": 5}, ConfigurationError, "give one of them"),
         ({"batch_size": 500, "drop_last": True}, ConfigurationError, "leave them all out"),
         ({"batch_size": 2, "drop_last": True, "pad_last": True}, ConfigurationError, "exclude"),
-        ({"batch_size": 2, "columns": ["z"]}, UnknownNameError, "no column.*'z'"),
+        ({"batch_size": 2, "columns": ["z"]}, UnknownNameError, "unknown column.*'z'"),
         ({"batch_size": 2, "output": "rows"}, ConfigurationError, "'numpy' or 'arrow'"),
         ({"batch_size": 2, "threads": -1}, ConfigurationError, "expected 0 or more"),
         ({"batch_size": 2, "threads": "many"}, ConfigurationError, "or .auto."),

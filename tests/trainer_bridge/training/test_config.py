@@ -43,7 +43,7 @@ def test_groups_and_settings_are_overridden_and_the_document_reads_back(file: Pa
     [
         ("model=oracle", "Could not find 'model/oracle'"),
         ("model.layrs=2", "Could not override 'model.layrs'"),
-        ("+model.layrs=2", "no setting 'layrs'.*did you mean 'layers'"),
+        ("+model.layrs=2", "unknown setting 'layrs'.*did you mean 'layers'"),
         ("+extra=1", "unknown setting 'extra'"),
         ("model.layers=three", "model.layers='three', expected int"),
         ("model.layers=0", "model.layers=0: expected 1"),

@@ -130,8 +130,8 @@ def test_what_cannot_be_encoded_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="reads no number, text or vector"):
         FeatureEncoder.fit(table, [FEATURES[2]])
     for document in ({}, {"features": [{}], "scalars": None, "words": {}, "scales": {}}):
-        with pytest.raises(RequestError, match="no encoder of features"):
+        with pytest.raises(RequestError, match="not an encoder of features"):
             FeatureEncoder.from_document(document)
     for text in ("", "{", "[" * 100_000):
-        with pytest.raises(RequestError, match="this is no encoder of features"):
+        with pytest.raises(RequestError, match="this is not an encoder of features"):
             FeatureEncoder.from_text(text)

@@ -38,12 +38,12 @@ from trainer_bridge.feedback.writer import FeedbackWriter  # noqa: E402
 from trainer_bridge.models import InputShapes  # noqa: E402
 from trainer_bridge.samplers import DifficultyWeightedSampler  # noqa: E402
 from trainer_bridge.training import (  # noqa: E402
-    environment,
     export,
     gradient_boosting,
     program_archive,
     quantise,
     run,
+    run_environment,
 )
 from trainer_bridge.training.config import TrainConfig, compose  # noqa: E402
 from trainer_bridge.training.data_module import (  # noqa: E402
@@ -179,7 +179,7 @@ def test_another_result_or_machine_is_found_by_reproducing(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trees = trained(project, "name=trees", "model=gradient_boosting", "model.trees=5")
-    monkeypatch.setattr(environment, "machine", lambda: {"threads": "7"})
+    monkeypatch.setattr(run_environment, "machine", lambda: {"threads": "7"})
     original = gradient_boosting.fit_trees
 
     def other(model: Any, *rest: Any) -> Any:
@@ -389,7 +389,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
         (["data.service=chrn"], UnknownNameError, "chrn"),
         (["data.label=churnd"], ConfigurationError, "did you mean 'churned'"),
         (["data.time=favourite"], ConfigurationError, "expected UTC milliseconds"),
-        (["data.exclude=[x]"], ConfigurationError, "has no output 'x'"),
+        (["data.exclude=[x]"], ConfigurationError, "unknown output 'x'"),
         (["data.gap=99d"], ConfigurationError, "training part has no rows"),
         (["data.label=favourite"], ConfigurationError, "objective=binary takes numbers"),
         (
@@ -557,7 +557,7 @@ def test_a_program_of_the_store_runs_no_pickle(
             export.load_program(hostile)
     nothing = io.BytesIO()
     zipfile.ZipFile(nothing, "w").close()
-    with pytest.raises(ModelError, match="the file is no program of torch.export"):
+    with pytest.raises(ModelError, match="the file is not a program of torch.export"):
         export.load_program(nothing.getvalue())
     monkeypatch.setattr(program_archive, "MAX_FILE_BYTES", 100)
     with pytest.raises(ModelError, match="bytes; expected at most 100"):

@@ -116,7 +116,7 @@ class DistributedPaimonDatasetBuilder:
 
 
 def _place(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """This process among those that train: (number, how many)."""
+    """Return (number of this process, number of all) among those that train."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise ConfigurationError(
             "a reader's dataset runs Python in the process that made it, and a parameter server "

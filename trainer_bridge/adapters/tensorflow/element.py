@@ -73,12 +73,12 @@ class Element:
         take: Callable[[Batch], Array],
         shape: tuple[int, ...] = (),
     ) -> None:
-        """An array that becomes a tensor as it is."""
+        """Add an array that becomes a tensor as it is."""
         place = self._take(tf.TensorSpec((rows, *shape), dtype), take)
         self._make([name], lambda arrays: {name: self._forms(name, arrays[place])})
 
     def add_arrow(self, column: TensorColumn, rows: int | None) -> None:
-        """A column of plain numbers as Arrow decoded it: no copy where it has no null."""
+        """Add a column of plain numbers as Arrow decoded it: no copy where it has no null."""
         name, dtype = column.spec.name, column.spec.dtype
 
         def take(batch: Batch) -> Array:
@@ -120,7 +120,7 @@ class Element:
         self._make(names, make)
 
     def add_lists(self, spec: ColumnSpec, rows: int | None) -> None:
-        """A column of lists: its values and row splits, or an array where all are of a length."""
+        """Add a column of lists: values and row splits, or an array where all have one length."""
         name, dtype = spec.name, spec.dtype.name
         if not spec.ragged_rank:
             self.add_column(name, dtype, rows, lambda b: b.columns[name], spec.shape)
@@ -148,7 +148,7 @@ class Element:
         singles: Sequence[str],
         stacks: Mapping[str, Sequence[str]],
     ) -> None:
-        """The block of a dtype, from which single columns and matrices are cut."""
+        """Add the block of a dtype, from which single columns and matrices are cut."""
         place = self._take(tf.TensorSpec((rows, len(columns)), dtype), lambda b: b.blocks[dtype])
         at = {name: number for number, name in enumerate(columns)}
 

@@ -26,7 +26,7 @@ class DistributedStrategy:
 
     @staticmethod
     def create_mirrored_strategy(devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
-        """Copies of the model on devices of this process, updated together.
+        """Return the strategy of model copies on devices of this process, updated together.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class DistributedStrategy:
 
     @staticmethod
     def create_multi_worker_mirrored_strategy() -> tf.distribute.Strategy:
-        """Copies of the model on the devices of several processes, updated together.
+        """Return the strategy of model copies on devices of several processes.
 
         The processes and this one's place among them are in the environment variable
         ``TF_CONFIG``: ``{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker",
@@ -72,7 +72,7 @@ class DistributedStrategy:
 
     @staticmethod
     def create_tpu_strategy(tpu_address: str) -> tf.distribute.Strategy:
-        """Copies of the model on the cores of a TPU, which is initialised by this.
+        """Initialise a TPU, and return the strategy of model copies on its cores.
 
         Parameters
         ----------

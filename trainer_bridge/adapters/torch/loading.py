@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Never, overload
+from typing import Any, Never, TypedDict, Unpack, overload
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -232,7 +232,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         self._go_back("used by another loop, or for remaining(),")
         return self.reader.remaining()
 
-    def in_workers(self, num_workers: int, **options: Any) -> WorkerLoader:
+    def in_workers(self, num_workers: int, **options: Unpack[DataLoaderKeywords]) -> WorkerLoader:
         """Return a ``DataLoader`` over this loader, with torch's options, whose loops count their
         batches.
 
@@ -443,12 +443,28 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         return base
 
 
+class DataLoaderKeywords(TypedDict, total=False):
+    """The options of torch's ``DataLoader`` that a loader of batches in worker processes has."""
+
+    collate_fn: Callable[[Any], Any] | None
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+
+
 class WorkerLoader(DataLoader[TensorBatch]):
     """What :meth:`TorchLoader.in_workers` returns: worker processes, and the place in the loop."""
 
     dataset: TorchLoader
 
-    def __init__(self, loader: TorchLoader, num_workers: int, **options: Any) -> None:
+    def __init__(
+        self, loader: TorchLoader, num_workers: int, **options: Unpack[DataLoaderKeywords]
+    ) -> None:
         super().__init__(loader, batch_size=None, num_workers=num_workers, **options)
 
     def __iter__(self) -> Iterator[TensorBatch]:  # type: ignore[override]

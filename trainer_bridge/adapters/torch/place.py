@@ -61,7 +61,7 @@ class SharedPlace:
         self._store(f"{self.version + 1} {text}")
 
     def resume(self, text: str, worker: int) -> None:
-        """A worker was resumed from a state, as all others are now."""
+        """Record that a worker was resumed from a state, as all others are now."""
         self.end(0, worker, 0)
         self._store(f"{self.version} {text}")
 
@@ -101,7 +101,7 @@ class SharedPlace:
         return bool(begun[0] == start and begun[1] == epoch)
 
     def begin(self, start: int, epoch: int, workers: int, worker: int | None) -> None:
-        """A worker begins an epoch, of the state with the tag ``start``.
+        """Record that a worker begins an epoch, of the state with the tag ``start``.
 
         ``worker`` is its number, if it is an error to begin the epoch again before its end.
         """
@@ -117,7 +117,7 @@ class SharedPlace:
         return int(self._words[_BEGUN_EPOCH]), int(self._words[_BEGUN_WORKERS])
 
     def end(self, start: int, worker: int, epoch: int) -> None:
-        """A worker has delivered its share, and is positioned at the start of ``epoch``."""
+        """Record that a worker has delivered its share, and is at the start of ``epoch``."""
         self._words[_LEFT + 2 * worker] = 0
         self._words[_ENDED + 2 * worker : _ENDED + 2 * worker + 2] = start, epoch
 

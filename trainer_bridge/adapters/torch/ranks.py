@@ -10,7 +10,7 @@ from paimon_features.core.errors import ConfigurationError
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and how many there are.
+    """Return the rank of this process, and the number of ranks.
 
     As ``torch.distributed`` says where it is initialised; else as the variables ``RANK`` and
     ``WORLD_SIZE`` say, which ``torchrun`` sets; else (0, 1).

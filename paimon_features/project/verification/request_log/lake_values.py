@@ -46,7 +46,7 @@ _PROJECT = "verify"
 
 
 def key_values(kind: DataType, values: Collection[Any]) -> list[Any]:
-    """Return keys as a filter takes them."""
+    """Return the keys as a filter takes them."""
     if kind.text == "date":
         dates: list[Any] = pa.array(list(values), pa.int32()).view(pa.date32()).to_pylist()
         return dates

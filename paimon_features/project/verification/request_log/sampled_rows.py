@@ -107,7 +107,7 @@ def sampled_rows(
     table = served_table(project)
     if not lake.exists(table):
         raise VerificationError(
-            f"there is no table {table!r}: set [serve] request_log, and run "
+            f"table {table!r} does not exist: set [serve] request_log, and run "
             "'paimon-features request-log --follow' where the spool files are"
         )
     within = (since_ms, until_ms, None if service is None else {"service": service})

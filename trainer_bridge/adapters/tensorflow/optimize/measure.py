@@ -77,7 +77,7 @@ def benchmark(
 
 
 def num_rows(batch: Any) -> int:
-    """Return rows of a batch: the length of its tensors.
+    """Return the rows of a batch: the length of its tensors.
 
     1 for a single sample, which has a scalar.
     """
