@@ -74,18 +74,21 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def unknown_name(kind: str, name: str, available: Iterable[str]) -> str:
-    """Return the message about a name of this kind that does not exist.
+def unknown_name(kind: str, name: str, available: Iterable[str], owner: str = "") -> str:
+    """Return the message about a name of this kind that does not exist (in ``owner``).
 
     >>> unknown_name("feature view", "spent", ["clicks", "spend"])
     "unknown feature view 'spent'; available: clicks, spend; did you mean 'spend'?"
+    >>> unknown_name("column", "b", ["a"], "table 't'")
+    "unknown column 'b' of table 't'; available: a"
 
     A name may come from a client: of a long one the message has the beginning, and of many
     available ones the first thirty.
     """
     names = sorted(available)
     choices, meant = first_names(names) or "none", did_you_mean(name, names)
-    return f"unknown {kind} {shortened(name)!r}; available: {choices}{meant}"
+    of_owner = f" of {owner}" if owner else ""
+    return f"unknown {kind} {shortened(name)!r}{of_owner}; available: {choices}{meant}"
 
 
 class PaimonFeaturesError(Exception):
@@ -114,9 +117,11 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
     """A name that is not defined, or not applied yet."""
 
     @classmethod
-    def of(cls, kind: str, name: str, available: Iterable[str]) -> UnknownNameError:
+    def of(
+        cls, kind: str, name: str, available: Iterable[str], owner: str = ""
+    ) -> UnknownNameError:
         """Build the error from the name and the available ones, see ``unknown_name``."""
-        return cls(unknown_name(kind, name, available))
+        return cls(unknown_name(kind, name, available, owner))
 
 
 class RequestError(PaimonFeaturesError, ValueError):

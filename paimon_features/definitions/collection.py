@@ -149,9 +149,11 @@ class Definitions:
                     if view is None
                     else [f.name for f in view.compiled.features]
                 )
-                kind = "feature view" if view is None else f"feature of view {ref.view!r}"
-                name = ref.feature if view else ref.view
-                message = unknown_name(kind, name, available)
+                message = (
+                    unknown_name("feature view", ref.view, available)
+                    if view is None
+                    else unknown_name("feature", ref.feature, available, f"view {ref.view!r}")
+                )
                 raise DefinitionError(f"service {service.name!r} refers to {ref}: {message}")
         try:
             self._outputs(service.items())

@@ -110,7 +110,7 @@ class FeatureView:
         """
         names = [f.name for f in self.compiled.features]
         if feature not in names:
-            raise DefinitionError(unknown_name(f"feature of view {self.name!r}", feature, names))
+            raise DefinitionError(unknown_name("feature", feature, names, f"view {self.name!r}"))
         return f"{self.name}:{feature}"
 
     @cached_property
@@ -255,7 +255,7 @@ class _Compiler:
         schema = self.view.source.schema
         for key, kind in self.view.entity.keys.items():
             if key not in schema:
-                message = unknown_name(f"column of source {self.view.source.name!r}", key, schema)
+                message = unknown_name("column", key, schema, f"source {self.view.source.name!r}")
                 raise DefinitionError(f"key of entity {self.view.entity.name!r}: {message}")
             if schema[key] != kind:
                 raise DefinitionError(

@@ -229,8 +229,8 @@ class _Scope(Mapping[str, DataType]):
         feature = view.feature(ref.feature)
         if feature is None:
             names = [f.name for f in view.features]
-            kind = f"feature of view {ref.view!r}"
-            raise ExpressionError(unknown_name(kind, ref.feature, names))
+            owner = f"view {ref.view!r}"
+            raise ExpressionError(unknown_name("feature", ref.feature, names, owner))
         return feature.type
 
     def __contains__(self, name: object) -> bool:

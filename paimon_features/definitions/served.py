@@ -99,7 +99,7 @@ def definition_of(view: CompiledView, features: Sequence[str]) -> str:
         feature = view.feature(name)
         if feature is None:
             available = [f.name for f in view.features]
-            raise UnknownNameError.of(f"feature of view {view.name!r}", name, available)
+            raise UnknownNameError.of("feature", name, available, f"view {view.name!r}")
         described.append(_described(feature))
     known_from = [json.dumps(window.to_document()) for window in view.windows]
     return _digest(

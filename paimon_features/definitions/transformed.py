@@ -297,8 +297,8 @@ class Transformations:
         feature = view.feature(part.feature)
         if feature is None:
             names = [f.name for f in view.features]
-            kind = f"feature of view {part.view!r}"
-            raise DefinitionError(unknown_name(kind, part.feature, names))
+            owner = f"view {part.view!r}"
+            raise DefinitionError(unknown_name("feature", part.feature, names, owner))
         return feature.type
 
     def _version(self, fitted: Fitted) -> FittedVersion:

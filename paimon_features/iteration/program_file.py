@@ -55,7 +55,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
             and not key.startswith("_")
         ]
         raise ConfigurationError(
-            f"program {program!r}: {unknown_name(f'function of {place}', name, functions)}"
+            f"program {program!r}: {unknown_name('function', name, functions, place)}"
         )
     return build  # type: ignore[no-any-return]
 

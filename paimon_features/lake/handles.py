@@ -96,8 +96,8 @@ class TableRead:
         """Raise UnknownNameError for a column that is not part of the read."""
         for column in columns:
             if column not in self.columns:
-                kind = f"column read of table {self.table!r}"
-                raise UnknownNameError.of(kind, column, self.columns)
+                owner = f"the projection of table {self.table!r}"
+                raise UnknownNameError.of("column", column, self.columns, owner)
 
 
 def _home(table: Any) -> tuple[Lake, str]:
@@ -138,7 +138,7 @@ def _pinned(lake: Lake, name: str, table: Any) -> SnapshotRef | None:
         if key == "scan.tag-name":
             tags = tagged(lake, name)
             if value not in tags:
-                raise UnknownNameError.of(f"tag of table {name!r}", value, tags)
+                raise UnknownNameError.of("tag", value, tags, f"table {name!r}")
             return tags[value].ref
         if key == "scan.timestamp-millis":
             snapshot = snapshot_as_of(lake, name, int(value))

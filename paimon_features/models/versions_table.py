@@ -225,7 +225,7 @@ def load_file(lake: Lake, manifest: ModelManifest, file: str) -> bytes:
         If it is missing or damaged.
     """
     if file not in manifest.files:
-        raise UnknownNameError.of(f"file of model {manifest}", file, manifest.files)
+        raise UnknownNameError.of("file", file, manifest.files, f"model {manifest}")
     expected = manifest.files[file]
     rows = read_arrow(
         lake,

@@ -350,5 +350,5 @@ def _all_exact(view: CompiledView, features: Sequence[CompiledFeature]) -> bool:
 def _named(view: str, name: str, features: Sequence[Feature]) -> Feature:
     feature = next((f for f in features if f.name == name), None)
     if feature is None:
-        raise UnknownNameError.of(f"feature of view {view!r}", name, [f.name for f in features])
+        raise UnknownNameError.of("feature", name, [f.name for f in features], f"view {view!r}")
     return feature

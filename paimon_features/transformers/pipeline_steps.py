@@ -471,7 +471,7 @@ class CompositeTransformer(Supervised):
         """Return the transformer of this name."""
         steps = dict(self._parts)
         if name not in steps:
-            raise TransformError(unknown_name(f"step of this {type(self).__name__}", name, steps))
+            raise TransformError(unknown_name("step", name, steps, f"this {type(self).__name__}"))
         return steps[name]
 
     @property

@@ -131,7 +131,7 @@ def test_wrong_use_is_reported_with_what_helps(project: Project) -> None:
     assert "--follow reads new data" in run(
         *fit, "--columns", "amount", "--follow", "--as-of", CUT, code=2
     ).output  # fmt: skip
-    assert "unknown column of view 'retail_statistics' 'cost'" in run(
+    assert "unknown column 'cost' of view 'retail_statistics'" in run(
         *fit, "--columns", "cost", code=2
     ).output  # fmt: skip
     assert "has no keys, and therefore no features of entities" in run(

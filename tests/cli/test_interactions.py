@@ -100,7 +100,7 @@ def test_a_wrong_interaction_stops_the_plan_with_its_place(project: Project) -> 
     )
     done = run("plan", code=2)
     assert "interaction 'over'" in done.output
-    assert "position 14: unknown feature of view 'spend' 'mean_amount_30d'" in done.output
+    assert "position 14: unknown feature 'mean_amount_30d' of view 'spend'" in done.output
 
 
 def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:

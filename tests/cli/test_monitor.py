@@ -134,7 +134,7 @@ def test_a_training_set_is_compared_by_the_times_of_its_rows(shop: Shop) -> None
     assert found["count_7d"]["current"]["mean"] == table["count_7d"].to_pylist()[2]
     assert found["count_7d"]["reference"]["rows"] == 2
     assert "--range is needed" in run("monitor", built.table, code=2).output
-    assert "unknown column of table 'training_people' 'x'" in run(
+    assert "unknown column 'x' of table 'training_people'" in run(
         "monitor", built.table, "--columns", "x", *RANGES, code=2
     ).output  # fmt: skip
 
@@ -217,7 +217,7 @@ def test_wrong_use_is_rejected(shop: Shop) -> None:
         "monitor", "kept", "--range", f"{MIDDLE}..{MIDDLE}", code=2
     ).output  # fmt: skip
     assert "not both" in run("monitor", "kept", "--columns", "a", "--features", "b", code=2).output
-    assert "unknown column of view 'kept' 'cost'" in run(
+    assert "unknown column 'cost' of view 'kept'" in run(
         "monitor", "kept", "--columns", "cost", code=2
     ).output  # fmt: skip
     assert "has no keys" in run("monitor", "kept", "--features", "count_price", code=2).output

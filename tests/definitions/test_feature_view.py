@@ -73,7 +73,7 @@ def view(**changes: Any) -> FeatureView:
         ),
         (
             {"entity": Entity("user", keys={"shop_id": Int64})},
-            "key of entity 'user': unknown column of source 'shop' 'shop_id'",
+            "key of entity 'user': unknown column 'shop_id' of source 'shop'",
         ),
         (
             {"entity": Entity("user", keys={"word": Int64})},

@@ -96,13 +96,13 @@ def test_an_interaction_may_use_others() -> None:
         ("ratio(spent:x, 1)", "position 7: unknown feature view 'spent'; available: sold, sp"),
         (
             "spend:count_1d + 1",
-            "unknown feature of view 'spend' 'count_1d'; available: ",
+            "unknown feature 'count_1d' of view 'spend'; available: ",
         ),
         ("1 + price", r"position 5: unknown request input or interaction 'price'; request in"),
         ("spend:count_30d + currency", "position 17: .* one type, got int64 and string"),
         (
             "ratio(spend:count_30d, amount, zer=0)",
-            "position 32: unknown option of ratio 'zer'",
+            "position 32: unknown option 'zer' of ratio",
         ),
         ("spend:count_30d +", "position 18: got the end"),
         ("sin(amount)", "unknown function 'sin'; available: abs, abs_difference"),

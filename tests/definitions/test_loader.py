@@ -84,7 +84,7 @@ def test_names_are_unique() -> None:
         ),
         (
             "spend:count_9d",
-            "unknown feature of view 'spend' 'count_9d'; available: count_1d",
+            "unknown feature 'count_9d' of view 'spend'; available: count_1d",
         ),
     ],
 )

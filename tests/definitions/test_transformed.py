@@ -182,7 +182,7 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
         ),
         (
             Transformed("x", "spend:nothing", Fitted("amount", 2)),
-            "unknown feature of view 'spend' 'nothing'; available: ",
+            "unknown feature 'nothing' of view 'spend'; available: ",
         ),
         (Transformed("x", "spent:count_1d", Fitted("amount", 2)), "unknown feature view 'spent'"),
         (

@@ -69,7 +69,9 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
     assert (narrow.lake.warehouse, narrow.table) == (lake.warehouse, "t")
     assert (narrow.columns, narrow.where, narrow.snapshot_id) == (("y", "n"), None, None)
     assert TableRead.of(table).columns == ("n", "y", "name", "day")
-    with pytest.raises(UnknownNameError, match="unknown column read of table 't' 'name'"):
+    with pytest.raises(
+        UnknownNameError, match="unknown column 'name' of the projection of table 't'"
+    ):
         narrow.check_columns(["n", "name"])
 
     table.create_tag("first", 1)
@@ -84,7 +86,7 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
     ]:
         assert TableRead.of(table.copy(options)).snapshot_id == pinned
     with pytest.raises(
-        UnknownNameError, match="unknown tag of table 't' 'second'; available: first"
+        UnknownNameError, match="unknown tag 'second' of table 't'; available: first"
     ):
         TableRead.of(table.copy({"scan.tag-name": "second"}))
     for options in ({"scan.timestamp-millis": "1"}, {"scan.watermark": "1"}):

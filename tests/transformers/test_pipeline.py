@@ -343,7 +343,7 @@ def test_wrong_use_is_rejected() -> None:
         lambda: Pipeline([("a", 3)]).fit(ROWS)  # type: ignore[list-item]
     )
     assert "this Pipeline is not fitted" in reported(lambda: Pipeline([step]).transform([1.0]))
-    assert "unknown step of this Pipeline 'b'; available: a" in reported(
+    assert "unknown step 'b' of this Pipeline; available: a" in reported(
         lambda: Pipeline([step])["b"]
     )
     assert "step 'a': column 0 contains strings; expected numbers" in reported(

@@ -79,7 +79,7 @@ class Batch:
                 "a batch of a reader with output='arrow' has its columns in an Arrow table: write "
                 f"batch.arrow[{column!r}], or read with output='numpy'"
             )
-        raise UnknownNameError.of("column of this batch", column, [*self.columns, *self.ragged])
+        raise UnknownNameError.of("column", column, [*self.columns, *self.ragged], "this batch")
 
 
 GatherSource = tuple[Any, Ints, Ints]

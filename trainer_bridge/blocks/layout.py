@@ -208,7 +208,7 @@ def select_schema(schema: pa.Schema, columns: Sequence[str] | None, table: str) 
     """Return the schema of the columns to read, in the given order (all by default)."""
     for column in columns or ():
         if column not in schema.names:
-            raise UnknownNameError.of(f"column of table {table!r}", column, schema.names)
+            raise UnknownNameError.of("column", column, schema.names, f"table {table!r}")
     names = list(columns or ())
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:

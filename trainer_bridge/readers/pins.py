@@ -44,7 +44,7 @@ def pinned_snapshot(
     if tag is not None:
         tags = tagged(lake, table)
         if tag not in tags:
-            raise UnknownNameError.of(f"tag of table {table!r}", tag, tags)
+            raise UnknownNameError.of("tag", tag, tags, f"table {table!r}")
         return tags[tag]
     if as_of_ms is not None:
         match = snapshot_as_of(lake, table, as_of_ms)

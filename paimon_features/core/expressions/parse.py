@@ -382,7 +382,7 @@ class _Parser:
         if name.text not in options:
             if name.text in self._columns:
                 return None  # a comparison
-            raise self._error(name, unknown_name(f"option of {function}", name.text, options))
+            raise self._error(name, unknown_name("option", name.text, options, function))
         self._take()
         self._take()
         return name.text

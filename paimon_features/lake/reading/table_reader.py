@@ -156,7 +156,7 @@ class _Reader:
         filtered = [*self.ranges, *self.where]
         for column in (*self.columns, *filtered):
             if column not in full.names:
-                raise UnknownNameError.of(f"column of table {name!r}", column, full.names)
+                raise UnknownNameError.of("column", column, full.names, f"table {name!r}")
         table = lake.table(name)
         keys = [*table.primary_keys, *table.partition_keys]
         for column in filtered:

@@ -452,7 +452,7 @@ class EventWriter:
         schema = lake.schema(table)
         self.columns = {f.name: f.type for f in schema if f.name not in (EVENT_DAY, INGEST_TIME_MS)}
         if event_time not in self.columns:
-            raise UnknownNameError.of(f"column of table {table!r}", event_time, self.columns)
+            raise UnknownNameError.of("column", event_time, self.columns, f"table {table!r}")
         self.lake, self.table, self.event_time, self.clock = lake, table, event_time, clock
         source = table.removeprefix("events_")
         self.rejected_table = rejected_table or f"rejected_{source}"

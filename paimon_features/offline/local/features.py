@@ -145,7 +145,7 @@ def _chosen(view: CompiledView, names: Sequence[str] | None) -> list[CompiledFea
     for name, feature in zip(names, selected, strict=True):
         if feature is None:
             available = [f.name for f in view.features]
-            raise UnknownNameError.of(f"feature of view {view.name!r}", name, available)
+            raise UnknownNameError.of("feature", name, available, f"view {view.name!r}")
     if not names or len(set(names)) < len(names):
         raise RequestError(f"names={list(names)!r}; expected one or more features, each once")
     return [feature for feature in selected if feature is not None]

@@ -246,7 +246,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str | int]:
             raise ConfigurationError(f"--set {text}: expected NAME=VALUE")
         setting = NAMED_SETTINGS.get(name)
         if setting is None:
-            raise UnknownNameError.of("setting of --set", name, NAMED_SETTINGS)
+            raise UnknownNameError.of("setting", name, NAMED_SETTINGS, "--set")
         values[name] = setting.parse(value)
     return values
 

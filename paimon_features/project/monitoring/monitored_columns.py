@@ -107,7 +107,7 @@ def of_table(
     schema = lake.schema(table)
     for column in (*columns, EVENT_TIME_MS):
         if column not in schema.names:
-            raise UnknownNameError.of(f"column of table {table!r}", column, schema.names)
+            raise UnknownNameError.of("column", column, schema.names, f"table {table!r}")
     names = list(dict.fromkeys([*columns, EVENT_TIME_MS]))
 
     def tables(of: TimeRange) -> Iterator[pa.Table]:

@@ -97,6 +97,6 @@ class ViewReader:
         for name in columns:
             if name not in schema and name not in derived:
                 raise UnknownNameError.of(
-                    f"column of view {self.view.name!r}", name, [*schema, *derived]
+                    "column", name, [*schema, *derived], f"view {self.view.name!r}"
                 )
         return {n: derived[n] if n in derived else parse(f'"{n}"', schema) for n in columns}

@@ -78,7 +78,7 @@ class OutcomeEvents:
                 schema.setdefault(self._time, kind_of(self._time, pa.int64()))
         for name in (self._time, *(self._column(key) for key in keys)):
             if name not in schema:
-                raise UnknownNameError.of(f"column of {self}", name, schema)
+                raise UnknownNameError.of("column", name, schema, str(self))
         self._label = None if rule.label is None else parse(rule.label, schema)
         self._where = None if rule.where is None else parse(rule.where, schema)
         label = self._label

@@ -54,12 +54,12 @@ def test_a_combination_expands_to_its_canonical_form(text: str, canonical: str) 
     [
         ("1 + ratio(x)", "position 5: ratio takes 2 arguments, got 1"),
         ("sum(x)", "position 1: sum takes at least 2 arguments, got 1"),
-        ("ratio(x, y, zer=0)", "position 13: unknown option of ratio 'zer'; available: zero"),
+        ("ratio(x, y, zer=0)", "position 13: unknown option 'zer' of ratio; available: zero"),
         (
             "max(x, y, zero=0)",
             "greatest needs values of one type, got float64 and float64 and bool",
         ),
-        ("max(x, y, nul=0)", "position 11: unknown option of max 'nul'; available: none"),
+        ("max(x, y, nul=0)", "position 11: unknown option 'nul' of max; available: none"),
         ("ratio(x, zero=0, y)", "position 18: got 'y', expected an option"),
         ("ratio(x, y, zero=x)", "ratio: zero= takes a constant, got x"),
         ("ratio(x, y, zero='a')", "ratio: zero= takes a number, got 'a'"),

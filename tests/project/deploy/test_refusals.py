@@ -127,7 +127,7 @@ def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> 
         (("--set", "slots"), "--set slots: expected NAME=VALUE"),
         (
             ("--set", "replica=3"),
-            "unknown setting of --set 'replica'; available: flink_service_account,",
+            "unknown setting 'replica' of --set; available: flink_service_account,",
         ),
         (("--set", "lake_secret=A b"), "not a name that Kubernetes accepts"),
     ],

@@ -107,6 +107,6 @@ def test_tiles_of_entities_tell_the_same_of_all_of_them(shop: Shop) -> None:
 
 def test_an_unknown_column_is_reported_with_those_that_there_are(shop: Shop) -> None:
     with pytest.raises(
-        UnknownNameError, match=r"unknown column of view 'kept' 'cost'; available: amount"
+        UnknownNameError, match=r"unknown column 'cost' of view 'kept'; available: amount"
     ):
         shop.reader().statistics(["cost"], TimeRange())

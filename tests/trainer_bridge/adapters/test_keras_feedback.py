@@ -206,7 +206,7 @@ def test_models_whose_losses_cannot_be_distinguished_are_refused(
 
 def test_features_without_the_keys_are_refused(lake: Lake) -> None:
     with make_writer(lake) as writer:
-        with pytest.raises(UnknownNameError, match="unknown feature of the dataset 'sample_id'"):
+        with pytest.raises(UnknownNameError, match="unknown feature 'sample_id' of the dataset"):
             fit(writer, make_model(), make_data({}))
         with pytest.raises(RequestError, match="expected a dict with the sample keys sample_id"):
             fit(writer, make_model(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH))

@@ -192,7 +192,9 @@ def test_a_dataset_honours_the_read_builder_and_the_tables_pins(samples: Lake) -
     pinned = table.copy({"scan.snapshot-id": "1"})
     assert len(rows(pinned, pinned.new_read_builder())) == ROWS
 
-    with pytest.raises(UnknownNameError, match="unknown column read of table 'samples' 'b'"):
+    with pytest.raises(
+        UnknownNameError, match="unknown column 'b' of the projection of table 'samples'"
+    ):
         build(table, narrow, ["b"], "label")
     with pytest.raises(RequestError, match="has a limit"):
         build(table, table.new_read_builder().with_limit(3), named, "label")

@@ -191,7 +191,7 @@ def test_a_pin_is_a_snapshot_a_tag_or_a_time(lake: Lake) -> None:
     Path(lake.path("t"), "snapshot", "snapshot-1").unlink()
     assert rows(tag="before") == rows(snapshot_id=2) == (2, 60)
     for pin, error, message in (
-        ({"tag": "after"}, UnknownNameError, "unknown tag of table 't' 'after'; available: before"),
+        ({"tag": "after"}, UnknownNameError, "unknown tag 'after' of table 't'; available: before"),
         ({"snapshot_id": 1}, SnapshotExpiredError, "no snapshot 1; it has 3 to 4"),
         ({"as_of_ms": times[0] - 1}, SnapshotExpiredError, "has expired; the oldest is 3"),
         ({"tag": "before", "snapshot_id": 2}, ConfigurationError, "snapshot_id=2 and tag='before'"),

@@ -86,7 +86,7 @@ def test_an_older_snapshot_has_todays_columns(lake: Lake) -> None:
     alter(lake, SchemaChange.add_column("late", AtomicType("INT")))
     append_arrow(lake, "t", pa.table({"k": [2], "renamed": ["b"], "late": [3]}))
     assert read(lake, snapshot_id=1) == [{"k": 1, "renamed": "a", "late": None}]
-    with pytest.raises(UnknownNameError, match="unknown column of table 't' 'old'"):
+    with pytest.raises(UnknownNameError, match="unknown column 'old' of table 't'"):
         read(lake, columns=["old"])
 
 

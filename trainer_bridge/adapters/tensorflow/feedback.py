@@ -201,7 +201,7 @@ class _Step:
             )
         for name in (*self.keys, *([self.features] if self.features else [])):
             if name not in x:
-                raise UnknownNameError.of("feature of the dataset", name, x)
+                raise UnknownNameError.of("feature", name, x, "the dataset")
         keys = {name: tf.convert_to_tensor(x[name]) for name in self.keys}
         texts = [name for name, values in keys.items() if values.dtype == tf.string]
         if texts and self.model.jit_compile:

@@ -383,7 +383,7 @@ def _history(
     for key, kind in project.any_view(name).keys.items():
         column = mapping.get(key, key)
         if column not in rows:
-            raise RequestError(unknown_name("column of entity_df", column, map(str, rows.columns)))
+            raise RequestError(unknown_name("column", column, map(str, rows.columns), "entity_df"))
         keys[key] = pa.array(rows[column], from_pandas=True).cast(kind.arrow)
     times = pa.array(rows[time_column].dt.floor("ms")).cast(pa.timestamp("ms", "UTC"))
     keys["event_time_ms"] = times.cast(pa.int64())
