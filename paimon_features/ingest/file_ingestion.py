@@ -189,7 +189,7 @@ def check_no_job(ledger: IngestLedger, source: EventSource) -> None:
     state = None
     with suppress(JobError):  # the cluster no longer exists
         state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
-    if state is not None and state not in ENDED:
+    if sent is not None and state is not None and state not in ENDED:
         raise OwnershipError(
             f"{sent} ingests into {source.name!r}, it is {state}; wait for its end, "
             f"or stop it by 'paimon-features ingest {sent.input_kind} {source.name} --stop'"
