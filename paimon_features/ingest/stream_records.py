@@ -59,9 +59,24 @@ class StreamRecord:
         """Return as the ledger stores it."""
         return asdict(self)
 
-    def begun(self, lake: Lake, tables: Iterable[str], **changes: Any) -> StreamRecord:
+    def begun(
+        self,
+        lake: Lake,
+        tables: Iterable[str],
+        *,
+        branch: tuple[tuple[str, int | None], ...],
+        reads: Mapping[str, int],
+        topic_id: str | None,
+    ) -> StreamRecord:
         """Return the record of a job that is about to start; the caller owns the tables."""
-        return replace(self, running=True, seen=_seen(lake, tables), **changes)
+        return replace(
+            self,
+            branch=branch,
+            reads=reads,
+            topic_id=topic_id,
+            seen=_seen(lake, tables),
+            running=True,
+        )
 
     def settled(self, lake: Lake) -> StreamRecord:
         """Return the record with what the last job has committed; the caller owns the tables."""

@@ -111,7 +111,7 @@ def refresh(
                 overwrite.commit()
         with _overwrite(lake, target) as overwrite:
             for day in sorted(gone):
-                overwrite.empty(start_day=day)
+                overwrite.empty({"start_day": day})
             overwrite.commit()
     newest = latest_snapshot(lake, target)
     return DerivedRefresh(

@@ -55,7 +55,7 @@ def _overwrite(lake: Lake) -> None:
 
 def _empty(lake: Lake) -> None:
     with Overwrite(lake, "t", "u") as overwrite:
-        overwrite.empty(day=1)
+        overwrite.empty({"day": 1})
         overwrite.commit()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,16 @@ _POINTS: tuple[tuple[str, str], ...] = ((",", ""), (".", ","))
 _REST: tuple[tuple[str, str], ...] = ((",", "."), (",", " "), (".", " "), (".", "'"))
 
 
-def with_entries(settings: InputSettings, name: str, **entries: Any) -> InputSettings:
+class ColumnEntries(TypedDict, total=False):
+    """Entries of one column that a sample can show; see ``InputSettings`` for what they mean."""
+
+    nulls: tuple[str, ...]
+    decimal: str
+    thousands: str
+    time_format: tuple[str, ...]
+
+
+def with_entries(settings: InputSettings, name: str, entries: ColumnEntries) -> InputSettings:
     """Return the settings with entries of one column of the source."""
     column_entries = {**settings.by_column.get(name, {}), **entries}
     return replace(settings, by_column={**settings.by_column, name: column_entries})
@@ -75,7 +84,7 @@ def _with_nulls(
         if others.share(others.match("^[+-]?[0-9]")) <= 0.8:
             continue
         markers = tuple(sorted(present))
-        settings = with_entries(settings, name, nulls=markers)
+        settings = with_entries(settings, name, {"nulls": markers})
         notes.append(
             f"{', '.join(map(repr, markers))} among numbers or times of {name!r} are read as no "
             f"value (--input {name}.nulls=...)"
@@ -112,7 +121,7 @@ def _with_styles(
     for name, fitting in possible.items():
         if best not in fitting:
             decimal, thousands = fitting[0]
-            settings = with_entries(settings, name, decimal=decimal, thousands=thousands)
+            settings = with_entries(settings, name, {"decimal": decimal, "thousands": thousands})
             notes.append(_about(fitting[0], f"numbers of {name!r}"))
     for name in either:
         column_settings = settings.of_column(name)

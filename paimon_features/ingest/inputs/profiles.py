@@ -464,7 +464,7 @@ def _choose_time(
         for c in columns:
             other_format = c.time_format if c.type in (Timestamp, Date) else None
             if c is not chosen and other_format is not None and other_format != form:
-                settings = with_entries(settings, c.name, time_format=(other_format,))
+                settings = with_entries(settings, c.name, {"time_format": (other_format,)})
     settings = replace(settings, time_unit=unit if form is None else "ms")
     is_number = chosen.type is not None and chosen.type.is_numeric and form is None
     if is_number and not settings.time_format:

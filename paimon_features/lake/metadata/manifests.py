@@ -128,6 +128,7 @@ def _verified() -> type[Any]:
             self._listed = {manifest.file_name: manifest for manifest in manifests}
 
         def read(self, manifest_file_name: str, *args: Any, **options: Any) -> list[Any]:
+            # pypaimon's releases differ in the filters of this method: all of them are passed on
             entries: list[Any] = super().read(manifest_file_name, *args, **options)
             path = f"{self._lake.path(self._name)}/manifest/{manifest_file_name}"
             complete = options.get("early_entry_filter") is None

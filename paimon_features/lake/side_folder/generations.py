@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from paimon_features.core.documents.typed_json import mapping, typed
 from paimon_features.core.errors import DamagedFileError, GenerationError, SnapshotExpiredError
@@ -83,6 +83,25 @@ class GenerationRecord:
         return self.job is not None and bool(self.job.get("branch"))
 
 
+class GenerationChanges(TypedDict, total=False):
+    """The fields of a ``GenerationRecord`` that ``update`` may replace; others stay as they are.
+
+    A missing key differs from None, which clears a field: keywords with defaults could not say so.
+    """
+
+    incarnation: int
+    job: Mapping[str, Any] | None
+    commit_user: str | None
+    last_committed_identifier: int | None
+    checkpoint_folder: str | None
+    resume_path: str | None
+    handover_snapshot: int | None
+    events_history: str | None
+    backfilled: bool
+    backfill_snapshot: int | None
+    first_scan: int | None
+
+
 def load(lake: Lake, view: str) -> list[GenerationRecord]:
     """Return all generations of a view, oldest first."""
     with _checking(lake, view):
@@ -121,7 +140,9 @@ def save(lake: Lake, record: GenerationRecord) -> None:
     _change(lake, record.view, change)
 
 
-def update(lake: Lake, view: str, generation: int, **changes: Any) -> GenerationRecord:
+def update(
+    lake: Lake, view: str, generation: int, **changes: Unpack[GenerationChanges]
+) -> GenerationRecord:
     """Update fields of the stored generation atomically."""
     result: list[GenerationRecord] = []
 

@@ -109,33 +109,53 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
         assert self.footer.schema is not None
         return self.footer.schema
 
-    def read(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
+    ) -> pa.Table:
         read = super().read
-        return self._table(None, columns, lambda: read(columns, **options))
+        return self._table(None, columns, lambda: read(columns, use_threads, use_pandas_metadata))
 
     def read_row_groups(
-        self, row_groups: Sequence[int], columns: Sequence[str] | None = None, **options: Any
+        self,
+        row_groups: Sequence[int],
+        columns: Sequence[str] | None = None,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
     ) -> pa.Table:
         read = super().read_row_groups
-        return self._table(row_groups, columns, lambda: read(row_groups, columns, **options))
+        return self._table(
+            row_groups,
+            columns,
+            lambda: read(row_groups, columns, use_threads, use_pandas_metadata),
+        )
 
     def read_row_group(
-        self, i: int, columns: Sequence[str] | None = None, **options: Any
+        self,
+        i: int,
+        columns: Sequence[str] | None = None,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
     ) -> pa.Table:
-        return self.read_row_groups([i], columns, **options)
+        return self.read_row_groups([i], columns, use_threads, use_pandas_metadata)
 
     def iter_batches(
         self,
         batch_size: int = 65536,
         row_groups: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
-        **options: Any,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         groups = range(self.metadata.num_row_groups) if row_groups is None else row_groups
         for group in groups:
             self.verify(columns, [group])
             with damage_of(self._path):
-                yield from super().iter_batches(batch_size, [group], columns, **options)
+                yield from super().iter_batches(
+                    batch_size, [group], columns, use_threads, use_pandas_metadata
+                )
 
     def verify(
         self, columns: Sequence[str] | None = None, groups: Iterable[int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -48,9 +49,9 @@ class Overwrite:
             self._write.write_arrow(conform(self.lake, self.name, rows))
         self._rows += rows.num_rows
 
-    def empty(self, **partition: Any) -> None:
-        """Empty a partition, for example ``tile_day=15046``; without one, the whole table."""
-        self._emptied.append(partition)
+    def empty(self, partition: Mapping[str, Any] | None = None) -> None:
+        """Empty a partition, such as ``{"tile_day": 15046}``; without one, the complete table."""
+        self._emptied.append(dict(partition or {}))
 
     def commit(self) -> int | None:
         """Commit; return the newest snapshot, None if the table has none.

@@ -82,7 +82,7 @@ def delete_rows(lake: Lake, found: TableRows) -> int | None:
                     overwrite.replace(left)
                     kept += left.num_rows
             if not kept:
-                overwrite.empty(**named)
+                overwrite.empty(named)
         return overwrite.commit()
 
 

@@ -124,7 +124,7 @@ def repair(
                     overwrite.replace(comparison.tiles)
                 for first in _of_table(target.lake, tiles, TILE_DAY, tiles_snapshot):
                     if day <= first.start < day + step and first.start not in kept:
-                        overwrite.empty(tile_day=first.start)
+                        overwrite.empty({"tile_day": first.start})
             different.append(replace(comparison, tiles=comparison.tiles.slice(0, 0)))
         written = overwrite.commit() if overwrite is not None and different else None
     return RepairReport(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, Unpack
 
 from paimon_features.core.configuration.project_config import FlinkConfig, ProjectConfig
 from paimon_features.core.errors import GenerationError
@@ -20,7 +20,7 @@ from paimon_features.lake.metadata.rollback import roll_back_table, rollback
 from paimon_features.lake.metadata.snapshots import tagged
 from paimon_features.lake.ownership.lease import Holder, Lease, acquire
 from paimon_features.lake.side_folder import generations
-from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.side_folder.generations import GenerationChanges, GenerationRecord
 from paimon_features.lake.specs import TRAINING_PREFIX, skipped_spec
 from paimon_features.lake.storage.file_path import (
     CHECKPOINTS,
@@ -130,7 +130,7 @@ class TileTarget:
         """Return the generation's current record."""
         return generations.get(self.lake, self.view.name, self.generation)
 
-    def update(self, **changes: Any) -> GenerationRecord:
+    def update(self, **changes: Unpack[GenerationChanges]) -> GenerationRecord:
         """Change the record atomically; LeaseLostError if the tables were taken over."""
         with self.lake.committing(self.tables[0], f"recording the state of {self}"):
             return generations.update(self.lake, self.view.name, self.generation, **changes)
