@@ -141,7 +141,7 @@ NEEDS: dict[str, Callable[[], None]] = {
 
 @functools.cache
 def missing(engine: str) -> str | None:
-    """What ``engine`` lacks on this machine, None where it is complete."""
+    """Return what ``engine`` lacks on this machine, None where it is complete."""
     try:
         NEEDS[engine]()
     except PaimonFeaturesError as error:
@@ -251,7 +251,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @functools.cache
 def _jvm_of(module: str) -> str | None:
-    """The JVM that the tests of a module start in their own process, or None."""
+    """Provide the JVM that the tests of a module start in their own process, or None."""
     if not module.endswith(".py"):
         return None
     source = (ROOT / module).read_text(encoding="utf-8")

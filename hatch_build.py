@@ -34,7 +34,7 @@ _GLIBC = "2.17"
 
 
 def zig() -> list[str] | None:
-    """The command of the package ``ziglang``; None where it is not installed."""
+    """Return the command of the package ``ziglang``; None where it is not installed."""
     if importlib.util.find_spec("ziglang") is None:
         return None
     command = [sys.executable, "-m", "ziglang", "cc"]
@@ -44,7 +44,7 @@ def zig() -> list[str] | None:
 
 
 def system_compiler() -> list[str] | None:
-    """The command of the first compiler on PATH that compiles; None without one."""
+    """Return the command of the first compiler on PATH that compiles; None without one."""
     chosen = os.environ.get(VARIABLE) or os.environ.get("CC") or ""
     for name in [chosen] if chosen else ["cc", "gcc", "clang"]:
         command = shlex.split(name)
@@ -66,7 +66,7 @@ def _compiles(command: list[str]) -> bool:
 
 
 def find_compiler() -> list[str] | None:
-    """The command of a compiler; None without one."""
+    """Return the command of a compiler; None without one."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen == "none":
         return None
@@ -108,7 +108,7 @@ def compile_core(
 
 
 def platform_tag(compiler: list[str]) -> str:
-    """The platform that a wheel with a core of this compiler is for."""
+    """Return the platform that a wheel with a core of this compiler is for."""
     if "-target" in compiler:
         return f"manylinux_{_GLIBC.replace('.', '_')}_{platform.machine()}"
     return sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -126,7 +126,7 @@ else:
         PLUGIN_NAME = "custom"
 
         def dependencies(self) -> list[str]:
-            """What an isolated build installs first."""
+            """Name what an isolated build installs first."""
             wants_zig = os.environ.get(VARIABLE) == "zig"
             lacks_one = self._is_wanted() and find_compiler() is None
             return ["ziglang"] if wants_zig or lacks_one else []

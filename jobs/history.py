@@ -19,7 +19,7 @@ from paimon_features.project.engines import EngineOptions
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of this program."""
+    """Return the parser of this program's arguments."""
     p = argparse.ArgumentParser(prog="history.py", description="Write historical features.")
     p.add_argument("--project", default=".", help="Folder of the project.")
     p.add_argument("--features", required=True, help="A service, a view, or view:feature,...")

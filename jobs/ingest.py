@@ -28,7 +28,7 @@ from paimon_features.project import Project
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of this program."""
+    """Return the parser of this program's arguments."""
     p = argparse.ArgumentParser(prog="ingest.py", description="Ingest events into a source.")
     p.add_argument("paths", nargs="*", type=Path, help="Files or folders of files.")
     p.add_argument("--project", default=".", help="Folder of the project.")

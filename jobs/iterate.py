@@ -21,7 +21,7 @@ from paimon_features.project import Project
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of this program."""
+    """Return the parser of this program's arguments."""
     p = argparse.ArgumentParser(prog="iterate.py", description="Run a program of iterations.")
     p.add_argument("program", help="module:function or file.py:function.")
     p.add_argument("--project", default=".", help="Folder of the project.")

@@ -19,7 +19,7 @@ from paimon_features.project.maintenance.tables import maintain
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of this program."""
+    """Return the parser of this program's arguments."""
     p = argparse.ArgumentParser(prog="maintain.py", description="Maintain a project's tables.")
     p.add_argument("tables", nargs="*", help="Tables; default: all of the project.")
     p.add_argument("--project", default=".", help="Folder of the project.")

@@ -20,7 +20,7 @@ from paimon_features.tiles.jobs.target import TileTarget
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of this program."""
+    """Return the parser of this program's arguments."""
     p = argparse.ArgumentParser(prog="tiles.py", description="Run the tile job of a view.")
     p.add_argument("--project", default=".", help="Folder of the project.")
     p.add_argument("--view", required=True, help="The feature view.")

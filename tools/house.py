@@ -31,15 +31,15 @@ LIMITS = {
     "cycles of modules": (0, 0),
     "cycles of folders": (0, 0),
     "files in one folder": (74, 40),
-    "product lines": (167_100, 148_000),
+    "product lines": (168_800, 148_000),
     "public class names that occur twice": (0, 0),
-    "commands": (64, 48),
-    "parameters of commands": (370, 350),
-    "parameters of one command": (27, 14),
-    "functions over 80 lines": (4, 0),
-    "functions over 12 parameters": (9, 0),
-    "functions with **options: Any": (26, 10),
-    "banned words": (1_140, 0),
+    "commands": (61, 48),
+    "parameters of commands": (365, 350),
+    "parameters of one command": (14, 14),
+    "functions over 80 lines": (1, 0),
+    "functions over 12 parameters": (1, 0),
+    "functions with **options: Any": (10, 10),
+    "banned words": (0, 0),
 }
 
 _WORDS = "found|known|each|own|what|made|there|taken|said"

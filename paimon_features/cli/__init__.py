@@ -259,7 +259,7 @@ def _print_error(text: str) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Only results and errors: no progress.")
 @click.option("-v", "--verbose", count=True, help="Log what is done; of errors the traceback.")
 def cli(path: str, as_json: bool, quiet: bool, verbose: int) -> None:
-    """A feature store on Flink, Paimon and Redis.
+    """Run a feature store on Flink, Paimon and Redis.
 
     Define features once; read the same values online and in training sets. Start with your own
     data, or with the demo:
@@ -278,7 +278,7 @@ def cli(path: str, as_json: bool, quiet: bool, verbose: int) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """Run the console script."""
     redact_uncaught_errors()
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has

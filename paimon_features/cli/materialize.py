@@ -219,7 +219,7 @@ def _follow(
 
 
 def _trace(tracer: Tracer, progress: MaterializeProgress) -> None:
-    """The span of a pass: from the commits of the tile table to records."""
+    """Trace the span of a pass: from the commits of the tile table to records."""
     attributes: dict[str, str | int] = {
         "paimon_features.view": progress.view,
         "paimon_features.applied_snapshot": progress.applied_snapshot,
@@ -243,7 +243,7 @@ class _PassPrinter:
         self._troubles: dict[str, float] = {}
 
     def progress(self, progress: MaterializeProgress) -> None:
-        """A step: printed if it is new, or if the last line is old enough."""
+        """Report a step: printed if it is new, or if the last line is old enough."""
         with self._lock:
             now = time.monotonic()
             if self._is_news(progress, now):
@@ -262,7 +262,7 @@ class _PassPrinter:
         return self._as_json or arrived or now - at >= SHOW_EVERY_S
 
     def result(self, result: MaterializeProgress) -> None:
-        """The end of ``--once``."""
+        """Report the end of ``--once``."""
         with self._lock:
             if self._as_json:
                 click.echo(json.dumps(_document(result)))
@@ -273,7 +273,7 @@ class _PassPrinter:
                 self._print(result)
 
     def note(self, text: str) -> None:
-        """A message for people, in addition to the results."""
+        """Report a message for people, in addition to the results."""
         with self._lock:
             click.echo(text, err=True)
 

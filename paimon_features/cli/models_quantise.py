@@ -37,8 +37,8 @@ def quantise(
     MODEL is NAME@VERSION, or NAME for the newest version. Accuracy is measured on the validation
     rows of its training set, speed on one thread of this machine. The result is registered as a
     candidate, whose parent the version is, if it is faster by 5 % for one row or for 64 at a time,
-    slower for neither, and its loss no more than 1 % higher; otherwise it is refused, with exit
-    code 1.
+    at most 5 % slower for the other, and its loss no more than 1 % higher; otherwise it is
+    refused, with exit code 1.
 
     \b
     paimon-features models quantise churn@3 --int8-dynamic
