@@ -69,7 +69,7 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
     assert (narrow.lake.warehouse, narrow.table) == (lake.warehouse, "t")
     assert (narrow.columns, narrow.where, narrow.snapshot_id) == (("y", "n"), None, None)
     assert TableRead.of(table).columns == ("n", "y", "name", "day")
-    with pytest.raises(UnknownNameError, match="no column read of table 't' 'name'"):
+    with pytest.raises(UnknownNameError, match="unknown column read of table 't' 'name'"):
         narrow.check_columns(["n", "name"])
 
     table.create_tag("first", 1)

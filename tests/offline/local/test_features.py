@@ -151,7 +151,7 @@ def test_what_cannot_be_answered_is_refused_by_name() -> None:
     view = view_of(Count(windows=["1h"]), Last("x"))
     events = {"user": [1], "t": [0], "x": [1.0]}
     rows = {"user": [1], "event_time_ms": [1]}
-    with pytest.raises(UnknownNameError, match="no feature of view 'v' 'count_2h'"):
+    with pytest.raises(UnknownNameError, match="unknown feature of view 'v' 'count_2h'"):
         features(view, events, rows, names=["count_2h"])
     with pytest.raises(RequestError, match="each once"):
         features(view, events, rows, names=["count_1h", "count_1h"])
