@@ -36,7 +36,7 @@ def test_a_named_view_is_rolled_up_and_lifetimes_are_by_default(project: Project
     text = Path("features.py").read_text()
     Path("features.py").write_text(text.replace('pf.Count(windows=["7d"])', "pf.Count()"))
     reported = json.loads(run("--json").stdout)["customer"]
-    assert reported["made"] == 0 < reported["fresh"]
+    assert reported["created"] == 0 < reported["fresh"]
 
 
 def test_what_another_process_rolls_up_is_refused_with_its_owner(project: Project) -> None:
