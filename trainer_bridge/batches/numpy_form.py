@@ -46,6 +46,14 @@ class NumpyRows:
     others: dict[str, Rows]
 
 
+def _check_columns(named: Mapping[str, Iterable[str]], columns: Sequence[str]) -> None:
+    """Raise ConfigurationError if an option names a column that is not read."""
+    for option, names in named.items():
+        for name in names:
+            if name not in columns:
+                raise ConfigurationError(f"{option}=: {unknown_name('column', name, columns)}")
+
+
 class NumpyForm(Form):
     """Numbers, booleans, times, lists, and texts as codes.
 
@@ -110,12 +118,7 @@ class NumpyForm(Form):
             "codes": codes,
             "scaled": scaled,
         }
-        for option, names in named.items():
-            for name in names:
-                if name not in schema.names:
-                    raise ConfigurationError(
-                        f"{option}=: {unknown_name('column', name, schema.names)}"
-                    )
+        _check_columns(named, schema.names)
         if float_dtype not in (None, "float32", "float64"):
             raise ConfigurationError(
                 f"float_dtype={float_dtype!r}: expected 'float32', 'float64' or None"
