@@ -25,6 +25,7 @@ from paimon_features.transformers.estimator import (
     Estimator,
     available_if,
     parameters_of,
+    with_output_form,
 )
 from paimon_features.transformers.frames import Frame, read_frame
 from paimon_features.transformers.json_values import names_of
@@ -161,9 +162,13 @@ class StoredTransformer(Estimator, FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit on ``X`` alone, discarding an earlier fit; ``y`` is ignored."""
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Call ``fit``, then ``transform`` the same data."""
-        return self.fit(X, y).transform(X)
+    @with_output_form
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Call ``fit``, then ``transform`` the same data.
+
+        ``fit_params`` are further arguments of ``fit``, such as ``sample_weight``.
+        """
+        return self.fit(X, y, **fit_params).transform(X)
 
     @available_if(lambda self: MissingMethodError(f"{type(self).__name__} has no inverse"))
     def inverse_transform(self, X: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, update_wrapper, wraps
 from inspect import Parameter, signature
 from types import MethodType
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from paimon_features.transformers.frames import Frame, read_frame, write_frame
 OUTPUT_FORMS = ("default", "pandas", "polars")
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Arguments = ParamSpec("Arguments")
 
 
 class Estimator:
@@ -340,22 +339,20 @@ def not_fitted(message: str) -> NotFittedError:
     return NotFittedError(message)
 
 
-def with_output_form(
-    method: Callable[Concatenate[Any, Any, Arguments], Any],
-) -> Callable[Concatenate[Any, Any, Arguments], Any]:
+def with_output_form(method: Method) -> Method:
     """Wrap ``transform`` or ``fit_transform``: the output has the form of ``set_output``."""
     if getattr(method, "_has_output_form", False):
         return method
 
     @wraps(method)
-    def wrapped(self: Estimator, X: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
+    def wrapped(self: Estimator, X: Any, *args: Any, **kwargs: Any) -> Any:
         out = method(self, X, *args, **kwargs)
         if isinstance(X, Frame) or (form := self._output_form) is None:
             return out
         return _as_frame(form, out, X, self)
 
     wrapped._has_output_form = True  # type: ignore[attr-defined]
-    return wrapped  # type: ignore[return-value]  # callers may also name X
+    return wrapped  # type: ignore[return-value]
 
 
 def _as_frame(form: str, out: Any, given: Any, of: Estimator) -> Any:

@@ -103,10 +103,6 @@ class KBinsDiscretizer(QuantileLearner):
             return super().fit(X)
         return self._fit_more(self._fit_data(X), sample_weight)
 
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Call ``fit``, then ``transform`` the same data."""
-        return self.fit(X, y, sample_weight).transform(X)
-
     def _fit_weighted(self, frame: Frame, weights: Floats) -> None:
         settings = self.settings_
         if settings.strategy == "kmeans" or settings.grid is not None:

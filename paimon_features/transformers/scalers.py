@@ -74,10 +74,6 @@ class StandardScaler(ColumnwiseTransformer):
         """
         return self._fit_more(self._fit_data(X), sample_weight)
 
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Call ``fit``, then ``transform`` the same data."""
-        return self.fit(X, y, sample_weight).transform(X)
-
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit on ``X`` in addition to earlier data; returns itself."""
         return self._fit_more(X, sample_weight)

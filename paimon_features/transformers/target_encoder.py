@@ -192,7 +192,9 @@ class TargetEncoder(Encoder, Supervised):
         self._add(table, overall)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
+    def fit_transform(
+        self, X: Any, y: Any = None, *, event_time_ms: Any = None, **fit_params: Any
+    ) -> Any:
         """Fit, and encode each row by other rows: of the other folds, or of the past.
 
         Raises
@@ -200,6 +202,8 @@ class TargetEncoder(Encoder, Supervised):
         TransformError
             If a declared event time is missing, or there are fewer rows than folds.
         """
+        if fit_params:
+            self.fit(X, y, **fit_params)  # which has no others, and says so
         given = read_frame(X)
         frame, times = self._split_event_time(given, event_time_ms)
         if times is None and self.label_delay_ms:

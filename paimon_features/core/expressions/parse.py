@@ -108,8 +108,8 @@ def parse(text: str, columns: Mapping[str, DataType]) -> Expression:
     >>> parse("quantity + 1", {"n": Int32})
     Traceback (most recent call last):
     ...
-    paimon_features.core.errors.ExpressionError: expression 'quantity + 1', position 1: there is \
-no column 'quantity'; columns are: n
+    paimon_features.core.errors.ExpressionError: expression 'quantity + 1', position 1: \
+unknown column 'quantity'; available: n
     """
     try:
         return _Parser(text, columns).parse()
