@@ -125,7 +125,7 @@ MISTAKES = {
     VIEW_OF.format('pf.Sum("x", where="x > 1 && u > 2")'): "position 7: '&' is not part of the language; write AND",
     VIEW_OF.format("pf.Count()").replace("shop", '"shop"'): "feature view 'v': source='shop'; expected EventSource",
     VIEW_OF.format("pf.Count()") + '["count"]["x"]': "string indices",
-    VIEW_OF.format("pf.Count()") + '["cuont"]': "'cuont'; available: count; did you mean 'count'?",
+    VIEW_OF.format("pf.Count()") + '["cuont"]': "'cuont' of view 'v'; available: count; did you mean 'count'?",
     VIEW_OF.format("pf.Count()") + ".count": "refer to a feature by view['count']",
     "def f(:": "SyntaxError",
     "1 / 0": "ZeroDivisionError",
