@@ -72,7 +72,7 @@ def test_outside_a_project_there_is_no_cluster(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     done = run("status")
     assert done.exit_code == 2
-    assert "'paimon-features init' makes a project" in done.stderr
+    assert "'paimon-features init' creates a project" in done.stderr
 
 
 def test_size_options_determine_the_cluster_shape(monkeypatch: pytest.MonkeyPatch) -> None:

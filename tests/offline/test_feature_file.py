@@ -81,7 +81,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     folder.mkdir()
     for path in (pipe, folder):
-        with pytest.raises(RequestError, match="no file; name another path"):
+        with pytest.raises(RequestError, match="not a file; name another path"):
             write_tables(ROWS.schema, iter([ROWS]), path)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
