@@ -143,7 +143,7 @@ def test_the_project_reads_them_online_and_at_past_times(project: Project) -> No
     assert mixed.features == ["lively", "sum_amount_1d"]
     with pytest.raises(UnknownNameError, match="unknown service 'livly'"):
         project.get_online_features("livly", {"customer_id": [1]})
-    with pytest.raises(RequestError, match="no input 'price'"):
+    with pytest.raises(RequestError, match="missing request input 'price'"):
         project.get_online_features("model", keys, NOW)
 
 

@@ -93,7 +93,9 @@ def test_wrong_use_is_explained(project: Project) -> None:
     assert "2 features; expected 1" in output
     output = run("register", "x", "--fitted", "clusters", "--service", "countries", code=2)
     assert "spend:last_country_7d is string" in output
-    assert "there is no" in run("register", "x", "--fitted", "c", "--service", "churn_v1", code=2)
+    assert "unknown fitted transformer" in run(
+        "register", "x", "--fitted", "c", "--service", "churn_v1", code=2
+    )
     assert "expected NAME@VERSION" in run(
         "register", "x", "--fitted", "clusters@x", "--service", "churn_v1", code=2
     )

@@ -97,7 +97,7 @@ def test_a_filter_on_a_merged_column_is_rejected(lake: Lake, tiles: Any) -> None
 
 def test_an_unknown_column_or_snapshot_is_named(lake: Lake, tiles: Any) -> None:
     append_arrow(lake, tiles.spec.name, tiles.rows(10))
-    with pytest.raises(UnknownNameError, match="column of table 'tiles_spend_g1' 'nope'"):
+    with pytest.raises(UnknownNameError, match="column 'nope' of table 'tiles_spend_g1'"):
         read_arrow(lake, tiles.spec.name, ["nope"])
     with pytest.raises(SnapshotExpiredError, match="no snapshot 7; it has 1 to 1"):
         read_arrow(lake, tiles.spec.name, snapshot_id=7)

@@ -202,7 +202,9 @@ def test_an_interaction_is_as_stale_and_as_expired_as_what_it_is_made_of(tmp_pat
 def test_request_inputs_are_checked_where_they_are_given(tmp_path: Path) -> None:
     shop = Shop(tmp_path, [buy(1, "a", NOW - DAY_MS)])
     keys = {"user": [1, 1], "product": ["a", "a"]}
-    with pytest.raises(RequestError, match=r"no input 'price'; .*price \(Float64\), currency"):
+    with pytest.raises(
+        RequestError, match=r"missing request input 'price'; .*price \(Float64\), currency"
+    ):
         shop.online(keys, NOW, currency="EUR")
     with pytest.raises(RequestError, match="'currency': expected String values; got 3"):
         shop.online(keys, NOW, price=1, currency=3)

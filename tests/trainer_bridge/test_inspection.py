@@ -103,7 +103,7 @@ def test_what_cannot_be_is_wrong_use(lake: Lake) -> None:
         inspect(lake, "samples", seconds=0.01, batch_size=4, output="numpy")
     column = run(lake, "samples", "--columns", "z")
     assert column.exit_code == 2
-    assert "column of table 'samples' 'z'" in column.output
+    assert "column 'z' of table 'samples'" in column.output
 
 
 @pytest.mark.parametrize(

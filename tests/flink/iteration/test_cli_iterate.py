@@ -48,11 +48,11 @@ def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("there/is/none.py", "no file"),
+        ("there/is/none.py", "no such file"),
         ("there_is.none:build", "no module 'there_is.none'"),
         (
             "paimon_features.iteration.program_file:nothing",
-            "'nothing'; available: .*load_program",
+            "'nothing' of .*; available: load_program",
         ),
     ],
 )

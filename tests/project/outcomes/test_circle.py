@@ -287,7 +287,7 @@ WRONG = {
         "--label",
         "CAST(paid AS string)",
     ),
-    "column of rows 'labels.csv' 'moment'": (
+    "column 'moment' of rows 'labels.csv'": (
         "--rows",
         "labels.csv",
         "--within",

@@ -102,7 +102,7 @@ def test_tensors_are_answered_as_the_protocol_says(served: Any) -> None:
         (tensors([[1, 2]], [[1]], shape=[1, 1]), 422, "not nested"),
         (tensors([1], [2], name="other"), 422, "twice"),
         ({"inputs": tensors([1], [2])["inputs"][:1]}, 422, "'clicks__count_12d' is missing"),
-        (tensors([1], [2]) | {"outputs": [{"name": "p"}]}, 422, "it has: probability"),
+        (tensors([1], [2]) | {"outputs": [{"name": "p"}]}, 422, "available: probability"),
         (tensors([float("nan")], [2]), 400, "JSON has no NaN"),
         (tensors([0] * 20_001, [0] * 20_001), 413, "20,001"),
         (b"[]", 422, "Expected `object`"),

@@ -204,7 +204,7 @@ def test_dictionaries_are_decoded_as_their_values() -> None:
         "number": [7, 7, 0, 9],
         "list": [[], [1, 2], None, [1, 2]],
     }
-    with pytest.raises(UnknownNameError, match="of this batch 'wrd'.*did you mean 'word'"):
+    with pytest.raises(UnknownNameError, match="'wrd' of this batch.*did you mean 'word'"):
         batch["wrd"]
 
 

@@ -395,7 +395,7 @@ def test_a_null_is_refused_unless_declared(lake: Lake) -> None:
     assert masked["t"].tolist() == [9, -1, 5]
     with pytest.raises(ConfigurationError, match="cannot represent that"):
         SnapshotReader(lake, "samples", fill={"x": 0.5}, **options)
-    with pytest.raises(ConfigurationError, match="names 'z'"):
+    with pytest.raises(ConfigurationError, match="unknown column 'z'"):
         SnapshotReader(lake, "samples", fill={"z": 0}, **options)
 
 
