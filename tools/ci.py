@@ -47,7 +47,7 @@ ESSENTIAL = ("test", "lint", "notebooks", "docs")
 
 DEFAULT = (*ESSENTIAL, *WITH_TOOLS, "test-long")
 PARTS = (*DEFAULT, "mutants")
-"""All parts; ``mutants`` runs where it is named, because not all of its faults fit into the time."""
+"""All parts; ``mutants`` runs where it is named, as its faults do not all fit into the time."""
 
 ARGS = {"mutants": "--minutes 12"}
 
