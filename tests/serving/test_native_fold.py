@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from paimon_features.core.windows import DAY_MS, Kind
 from paimon_features.definitions import CompiledView, Entity, EventSource, FeatureView
 from paimon_features.definitions import aggregates as agg
 from paimon_features.definitions.aggregates import Aggregate
-from paimon_features.online.store.codec import HEADER, cell_key
+from paimon_features.online.store.codec import HEADER, PLAIN, cell_key
 from paimon_features.serving.reading.native_fold import split_features
 from paimon_features.serving.reading.view_results import ViewPlan, ViewResult
 from paimon_features.serving.reading.view_rows import RowRange
@@ -200,3 +201,21 @@ def test_a_history_of_too_many_tiles_is_left_to_numpy() -> None:
         part = rows.read([record]).part(0, 1)
         assert (plan.fold(part, NOW_MS, set()) is not None) is is_native
         assert plan.compute(part, None, NOW_MS, set()).values["count"].values.tolist() == [2]
+
+
+@pytest.mark.parametrize(("keys", "is_ascending"), [
+    ((-(2**63), 2**63 - 1), True),
+    ((2**63 - 1, -(2**63)), False),
+    ((7, 7), False),
+])  # fmt: skip
+def test_keys_are_compared_however_far_they_are_apart(
+    keys: tuple[int, int], is_ascending: bool
+) -> None:
+    layout = StoredRows(SPEND).variant.layout
+    header, cells = np.zeros(1, HEADER), np.zeros(2, layout.cell)
+    header["format"], header["layout"], header["cells"] = PLAIN, layout.id, 2
+    cells["key"] = keys
+    record = header.tobytes() + cells.tobytes()
+    # the keys of another record do not count
+    with nullcontext() if is_ascending else pytest.raises(OnlineStoreError, match="not ascending"):
+        assert layout.decode([record, record]).cells.rows["key"].tolist() == [*keys, *keys]

@@ -1169,7 +1169,7 @@ static int fold_each(Fold *fold, const int64_t *borders, const uint8_t *stale,
         if (packed.packed != NULL &&
             !unpack_record(&fold->layout, record, fold->columns, fold->number))
             return 0;
-        if (!is_ascending(record)) return 0;
+        if (!decayed && !is_ascending(record)) return 0;
         count_below(fold, row, borders);
         find_validity(fold, record);
         if (!decayed) {
