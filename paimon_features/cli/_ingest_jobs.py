@@ -1,4 +1,4 @@
-"""What the commands of ``ingest`` share: jobs on a cluster, arguments of streams."""
+"""Arguments and output that the commands of ``ingest`` share; jobs on a cluster."""
 
 from __future__ import annotations
 

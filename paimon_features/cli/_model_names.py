@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
+from paimon_features.core.errors import ConfigurationError
+
+_NAMED_VERSION = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
 NAME = click.argument("name")
 VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
 
@@ -21,3 +26,20 @@ class VersionsCommand(click.Command):
             else:
                 words.append(word)
         return super().parse_args(ctx, words)
+
+
+def named_version(text: str) -> tuple[str, int | None]:
+    """Return the name and the version of ``NAME@VERSION``; None without a version.
+
+    >>> named_version("churn@3"), named_version("churn")
+    (('churn', 3), ('churn', None))
+
+    Raises
+    ------
+    ConfigurationError
+        For any other text.
+    """
+    match = _NAMED_VERSION.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"{text[:80]!r}: expected NAME@VERSION, such as churn@3")
+    return match[1], None if match[2] is None else int(match[2])

@@ -11,7 +11,6 @@ from paimon_features.cli._changes import print_changes
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.core.errors import ConfigurationError
-from paimon_features.online.store.bundles import ONLINE
 from paimon_features.project import Project
 
 
@@ -100,6 +99,8 @@ def apply(
 
 def _publish(project: Project, target: str, as_json: bool) -> None:
     """Publish the bundle; to the place of ``[serve] bundle`` if ``target`` is empty."""
+    from paimon_features.online.store.bundles import ONLINE  # with a client of Redis
+
     where = target or project.config.serve.bundle
     if not where:
         raise ConfigurationError(

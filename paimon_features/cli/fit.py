@@ -24,7 +24,7 @@ from paimon_features.transformers import new_transformer
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What a transformer is fitted on."""
+    """Options that choose the data a transformer is fitted on."""
 
     columns: str | None
     features: str | None

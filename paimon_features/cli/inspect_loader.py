@@ -35,7 +35,7 @@ class Threads(click.ParamType):
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """What the reader reads, and how."""
+    """Options of the reader."""
 
     columns: str | None
     snapshot: str | None

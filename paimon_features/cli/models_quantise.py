@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import asdict
 from typing import Literal
 
 import click
 
+from paimon_features.cli._model_names import named_version
 from paimon_features.cli._options import JSON, PROJECT, message_printer
-from paimon_features.core.errors import ConfigurationError
 from paimon_features.project import Project
-
-_NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
 
 
 @click.command()
@@ -46,17 +43,12 @@ def quantise(
     """
     if method is None:
         raise click.UsageError("say --int8-static, --int8-dynamic or --fp16")
-    match = _NAME.fullmatch(model)
-    if match is None:
-        raise ConfigurationError(f"{model[:80]!r}: expected NAME@VERSION, such as churn@3")
+    name, number = named_version(model)
     project = Project.open(path)
-    number = None if match[2] is None else int(match[2])
-    project.models.manifest(match[1], number)  # before torch is imported
+    project.models.manifest(name, number)  # before torch is imported
     from trainer_bridge.training.quantise import quantise as run
 
-    result = run(
-        project, match[1], number, method, force=force, on_message=message_printer(as_json)
-    )
+    result = run(project, name, number, method, force=force, on_message=message_printer(as_json))
     if as_json:
         document = {**asdict(result), "manifest": None}
         document["version"] = None if result.manifest is None else str(result.manifest)

@@ -45,7 +45,7 @@ _HEADS = [
 
 @dataclass(frozen=True, slots=True)
 class AlarmOptions:
-    """What raises an alarm."""
+    """Options that decide when an alarm is raised."""
 
     fail_over: float | None
     false_alarms: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from dataclasses import asdict
@@ -12,14 +11,13 @@ from typing import Literal, NoReturn
 
 import click
 
+from paimon_features.cli._model_names import named_version
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._tables import table_lines
-from paimon_features.core.errors import ConfigurationError
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
 
-_VERSION = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
 _SHOWN = 20
 """Trials of a sweep that are printed, the best first."""
 
@@ -149,17 +147,14 @@ def train(
 
 def _again(version: str, path: str, as_json: bool) -> NoReturn:
     """Run the training of a version again, print what differs, and exit with 1 if anything does."""
-    match = _VERSION.fullmatch(version)
-    if match is None:
-        raise ConfigurationError(f"{version[:80]!r}: expected NAME@VERSION, such as churn@3")
+    name, number = named_version(version)
     project = Project.open(path)
-    number = None if match[2] is None else int(match[2])
-    project.models.manifest(match[1], number)  # before torch is imported
+    project.models.manifest(name, number)  # before torch is imported
     from trainer_bridge.training import run
 
     with Progress("preparing", as_json, unit="batches") as progress:
         result = run.reproduce(
-            project, match[1], number, on_message=progress.message, on_phase=progress
+            project, name, number, on_message=progress.message, on_phase=progress
         )
     if as_json:
         click.echo(json.dumps({**asdict(result), "same": result.is_same}))
@@ -172,8 +167,8 @@ def _again(version: str, path: str, as_json: bool) -> NoReturn:
             f"to {result.difference:.3g}"
         )
     if not as_json:
-        for name, then, now in result.changes:
-            click.echo(f"  {name}: {then} -> {now}")
+        for part, then, now in result.changes:
+            click.echo(f"  {part}: {then} -> {now}")
     sys.exit(0 if result.is_same else 1)
 
 

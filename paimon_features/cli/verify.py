@@ -21,7 +21,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What is compared of FEATURES, and how long a difference may last."""
+    """Options of the comparison: its sample, and how long a difference may last."""
 
     sample: int
     times: int

@@ -9,7 +9,7 @@ from paimon_features.lake.metadata.snapshots import snapshot_ids, split_ref
 from paimon_features.models.versions_table import load_manifests, model_names
 
 CONSUMER = "models"
-"""What keeps them from being expired: ``train --again`` and ``retrain`` read from the oldest on."""
+"""Name of the consumer that protects them: ``train --again`` and ``retrain`` read them."""
 
 
 def oldest_pins(lake: Lake) -> dict[str, int]:

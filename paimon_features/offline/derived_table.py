@@ -35,7 +35,7 @@ IDENTITY = "derived.identity"
 
 @dataclass(frozen=True, slots=True)
 class DerivedRefresh:
-    """What a refresh did: rows that there are now in its range, days that it had to write.
+    """Result of a refresh: rows in its range, days that it had to write.
 
     ``snapshot_id`` is the table's newest one (None while it has none), ``newest_ms`` the newest
     event that the tiles held.

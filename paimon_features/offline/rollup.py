@@ -37,7 +37,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class RollupSummary:
-    """What a refresh did: rollups up to date, created, not worth storing, deleted.
+    """Result of a refresh: rollups up to date, created, not worth storing, deleted.
 
     ``rows_read`` were folded to ``rows_written``.
     """

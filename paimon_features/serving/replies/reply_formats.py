@@ -110,7 +110,7 @@ _PLAIN = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64)}
 def _plain_parts(response: OnlineResponse) -> ArrowParts | None:
     """Return the buffers of the stream's columns, padded.
 
-    None if one is no number, or has a null.
+    None if one is not a number, or has a null.
     """
     batch, part = response.batch, slice(response.start, response.stop)
     buffers: list[bytes] = []

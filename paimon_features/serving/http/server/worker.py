@@ -97,7 +97,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What a worker has read and opened before it creates its application."""
+    """The configuration, store and logs that a worker opens before it creates its application."""
 
     config: ProjectConfig
     serve: ServeConfig
