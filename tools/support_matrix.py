@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import paimon_features as pf
 from paimon_features.core.errors import PaimonFeaturesError
@@ -54,6 +55,7 @@ WINDOWS: Mapping[str, tuple[str, str | None]] = {
 ENGINES = ("Flink", "local", "online", "native kernel", "Feast plugin")
 LETTERS = ("F", "L", "O", "N", "P")
 
+Value = TypeVar("Value", bound=Hashable)
 Build = Callable[[str, DataType, str | None], Aggregate]
 
 
@@ -205,14 +207,19 @@ def _lines(cells: Mapping[tuple[str, str, str], tuple[bool, ...]]) -> Iterator[s
     yield "## Windows\n"
     yield f"| window | {' | '.join(ENGINES)} |"
     yield "|---" * (len(ENGINES) + 1) + "|"
-    for window, flags in by_window.items():
-        yield f"| {window} | {' | '.join('yes' if flag else '-' for flag in flags)} |"
+    for windows, flags in _grouped(by_window):
+        yield f"| {'; '.join(windows)} | {' | '.join('yes' if f else '-' for f in flags)} |"
     yield "\n## Aggregates and types\n"
-    yield f"| aggregate | {' | '.join(TYPES)} |"
-    yield "|---" * (len(TYPES) + 1) + "|"
-    for aggregate in AGGREGATES:
-        row = (_letters(by_type[aggregate, kind]) for kind in TYPES)
-        yield f"| `{aggregate}` | {' | '.join(row)} |"
+    columns = {kind: tuple(by_type[aggregate, kind] for aggregate in AGGREGATES) for kind in TYPES}
+    merged = [kinds for kinds, _ in _grouped(columns)]
+    yield f"| aggregate | {' | '.join(map(', '.join, merged))} |"
+    yield "|---" * (len(merged) + 1) + "|"
+    rows = {
+        f"`{aggregate}`": tuple(_letters(by_type[aggregate, kinds[0]]) for kinds in merged)
+        for aggregate in AGGREGATES
+    }
+    for aggregates, letters in _grouped(rows):
+        yield f"| {', '.join(aggregates)} | {' | '.join(letters)} |"
     yield "\n## Exceptions\n"
     exceptions: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (aggregate, kind, window), flags in cells.items():
@@ -226,6 +233,14 @@ def _lines(cells: Mapping[tuple[str, str, str], tuple[bool, ...]]) -> Iterator[s
         yield f"- `{aggregate}` of {kinds} {support_text} with {'; '.join(windows)}"
     if not exceptions:
         yield "None."
+
+
+def _grouped(values: Mapping[str, Value]) -> list[tuple[list[str], Value]]:
+    """Return the names with equal values, in the order of their first name."""
+    groups: dict[Value, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    return [(names, value) for value, names in groups.items()]
 
 
 def _letters(flags: tuple[bool, ...]) -> str:
