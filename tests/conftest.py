@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,10 @@ from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
 from tests.servers.kafka_server import KafkaServer
 from tests.waiting import LONG_S
+
+if TYPE_CHECKING:
+    from paimon_features.lake.catalog import Lake
+    from paimon_features.project import Project
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +41,38 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServ
 
     with KafkaServer(secure_listener(tmp_path_factory.mktemp("kafka"))) as broker:
         yield broker
+
+
+@pytest.fixture
+def online_url(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the session's server, empty, as the online store of projects."""
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    return redis_url
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An empty lake."""
+    from paimon_features.lake.catalog import Lake
+
+    return Lake.open(tmp_path / "warehouse", "features")
+
+
+@pytest.fixture
+def project(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    """The project of the module's ``DEFINITIONS`` and ``CONFIG``, applied; else an empty one.
+
+    Commands run in its folder and write wide tables.
+    """
+    from tests.shop_projects import SHOP, make_project, write_project
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    definitions = getattr(request.module, "DEFINITIONS", "")
+    make = make_project if definitions else write_project
+    return make(tmp_path, definitions, getattr(request.module, "CONFIG", SHOP))
 
 
 @pytest.fixture

@@ -18,11 +18,16 @@ from tests.patient_stores import PATIENT_TOML, make_patient
 SHOP = f'[online]\n{PATIENT_TOML}[project]\nname = "shop"\n'
 
 
-def make_project(folder: Path, features: str, config: str = SHOP) -> Project:
-    """A project with these definitions, applied."""
+def write_project(folder: Path, features: str, config: str = SHOP) -> Project:
+    """A project with these definitions, not applied."""
     (folder / "features.py").write_text(features)
     (folder / "paimon-features.toml").write_text(config)
-    project = Project.open(folder)
+    return Project.open(folder)
+
+
+def make_project(folder: Path, features: str, config: str = SHOP) -> Project:
+    """A project with these definitions, applied."""
+    project = write_project(folder, features, config)
     project.apply()
     return project
 

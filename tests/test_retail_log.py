@@ -29,14 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from paimon_features.cli import cli
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.commands import run
 from tests.os_processes import processes_of
 from tests.serving.ui.chromium import Chromium
 from tests.waiting import await_true
@@ -137,15 +136,8 @@ def project(demo: Path) -> Iterator[Project]:
         settings = demo / "paimon-features.toml"
         text = re.sub(r'(?m)^url = ".*"$', f'url = "{server.url}"', settings.read_text())
         settings.write_text(text)
-        run(demo, "materialize", VIEW, "--once")
+        run("materialize", VIEW, "--once", project=demo)
         yield Project.open(demo)
-
-
-def run(root: Path, *words: str, expected: int = 0) -> str:
-    """Run a command in this process, in the project."""
-    result = CliRunner().invoke(cli, [words[0], *words[1:], "--project", str(root)])
-    assert result.exit_code == expected, result.output
-    return result.stdout
 
 
 def expected(log: Path, requested: pa.Table, end: str) -> list[dict[str, object]]:
@@ -335,11 +327,11 @@ def test_verify_agrees_and_finds_a_tile_that_was_tampered_with(project: Project)
     tiles = read_arrow(project.lake, table)
     newest = pc.max(tiles["tile_day"]).as_py()
     append_arrow(project.lake, table, tiles.filter(pc.greater(tiles["tile_day"], newest - 30)))
-    run(project.root, "materialize", VIEW, "--once")
+    run("materialize", VIEW, "--once", project=project.root)
     # the sums of the last month count twice from here on
     reported = run(
-        project.root, "verify", SERVICE, "--sample", "40", "--times", "1", "--wait", "0",
-        "--json", expected=1,
-    )  # fmt: skip
+        "verify", SERVICE, "--sample", "40", "--times", "1", "--wait", "0",
+        "--json", project=project.root, code=1,
+    ).stdout  # fmt: skip
     differences = json.loads(reported)["differences"]
     assert any(" count_30d: " in text for text in differences), differences

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.lake import Lake, append_arrow
 from paimon_features.lake.metadata.tags import create_tag
 from paimon_features.project import Project
+from tests import commands
 from tests.data_files import replace_file
 
 FEATURES = """
@@ -31,6 +31,8 @@ views = pf.FeatureView(
 """
 TABLE, TILES = "events_clicks", "tiles_spend_g1"
 ROWS = 200
+
+run = partial(commands.run, "check")
 
 
 def rows(start: int) -> pa.Table:
@@ -74,12 +76,6 @@ def lake(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lak
     shutil.copytree(template, tmp_path / "p")
     monkeypatch.chdir(tmp_path / "p")
     return Project.open(".").lake
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, ["check", *arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 def damages(*arguments: str) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ from paimon_features.project import Project
 from paimon_features.project.planning.drop import plan_drop
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from tests.commands import invoke as run
-from tests.shop_projects import make_project
 
 DEFINITIONS = """
 import paimon_features as pf
@@ -39,9 +38,7 @@ START = DAY0 * DAY_MS
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(tmp_path)
-    project = make_project(Path(), DEFINITIONS)
+def project(project: Project) -> Project:
     commit(
         project,
         [

@@ -20,7 +20,6 @@ from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.transformers import StandardScaler
 from paimon_features.transformers import scalers as numeric
 from tests.commands import run
-from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 
@@ -54,11 +53,7 @@ def commit(project: Project, events: list[tuple[int, int, float]]) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.chdir(tmp_path)
-    project = make_project(Path(), DEFINITIONS)
+def project(online_url: str, project: Project) -> Project:
     commit(project, [(1, NOW - HOUR_MS, 6.0), (1, NOW - 9 * DAY_MS, 2.0),
                      (2, NOW - 9 * DAY_MS, 4.0)])  # fmt: skip
     return project

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.windows import HOUR_MS
 from paimon_features.project import Project
 from tests.cli.test_training_set import NOW, commit
 from tests.cli.test_training_set import project as project
+from tests.commands import invoke
 
 __all__ = ["project"]
 
-
-def run(*arguments: str) -> Result:
-    command = ["history", "--rows", "rows.csv", "--output", "out.parquet", *arguments]
-    return CliRunner().invoke(cli, command, catch_exceptions=False)
+run = partial(invoke, "history", "--rows", "rows.csv", "--output", "out.parquet")
 
 
 def test_rows_of_a_csv_file_come_with_their_features_as_parquet(project: Project) -> None:

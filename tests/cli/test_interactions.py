@@ -18,7 +18,6 @@ from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from tests.commands import run
-from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 
@@ -51,11 +50,7 @@ def commit(project: Project, events: list[tuple[int, str, int, float]]) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.chdir(tmp_path)
-    project = make_project(Path(), DEFINITIONS)
+def project(online_url: str, project: Project) -> Project:
     commit(project, [(1, "a", NOW - HOUR_MS, 6.0), (1, "b", NOW - 9 * DAY_MS, 2.0),
                      (2, "a", NOW - 9 * DAY_MS, 4.0)])  # fmt: skip
     return project

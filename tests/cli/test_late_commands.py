@@ -20,18 +20,14 @@ from paimon_features.project import Project
 from tests.commands import run
 from tests.shop_projects import make_project
 
-FEATURES = """
+DEFINITIONS = """
 import paimon_features as pf
 
 clicks = pf.EventSource("clicks", schema={"id": pf.Int64, "at_ms": pf.Int64}, event_time="at_ms")
 """
+
+pytestmark = pytest.mark.usefixtures("project")
 NOW_MS = time.time_ns() // 1_000_000
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(tmp_path)
-    return make_project(tmp_path, FEATURES)
 
 
 def write(project: Project, now_ms: int, *times_ms: int) -> None:
@@ -87,7 +83,7 @@ def test_an_ingest_releases_what_is_due(tmp_path: Path, project: Project) -> Non
 def test_a_released_event_that_was_ingested_meanwhile_is_a_duplicate(tmp_path: Path) -> None:
     project = make_project(
         tmp_path,
-        FEATURES.replace('event_time="at_ms"', 'event_time="at_ms", event_id="id", '
+        DEFINITIONS.replace('event_time="at_ms"', 'event_time="at_ms", event_id="id", '
                          'dedup_horizon="30d"'),
     )  # fmt: skip
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS)

@@ -5,35 +5,22 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from paimon_features.cli import cli
 from paimon_features.lake.ownership import claims
 from paimon_features.lake.ownership.lease import FlinkJobHolder, ProcessHolder, acquire
 from paimon_features.project import Project
+from tests import commands
 
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    (tmp_path / "features.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    return Project.open(".")
-
-
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(cli, ["check", "leases", *arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
+run = partial(commands.run, "check", "leases")
 
 
 def test_owners_are_shown_with_their_state(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run() == "no table has an owner\n"
+    assert run().output == "no table has an owner\n"
     me = ProcessHolder.current()
     unseen = replace(me, boot="another machine")
     gone = FlinkJobHolder("http://127.0.0.1:9", "0af1", replace(me, started=1))
@@ -44,9 +31,9 @@ def test_owners_are_shown_with_their_state(
         acquire(project.lake, "c", unseen)._forget()  # as if it was killed
         acquire(project.lake, "e", gone)
         acquire(project.lake, "f").release()
-        table = [line.split("  ") for line in run().splitlines()]
+        table = [line.split("  ") for line in run().output.splitlines()]
         found = {line[0]: line[-1].strip() for line in table}
-        rows = json.loads(run("--json"))
+        rows = json.loads(run("--json").output)
     why = "it is on another machine, or this one was restarted since; its heartbeat"
     assert found == {
         "TABLE": "STATE",

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.models import Metric, TrainingPins
 from paimon_features.project import Project
+from tests import commands
 from tests.models.networks import manifest, network
 
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, ["models", *arguments])
-    assert done.exit_code == code, done.output
-    return done
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    return Project.open(".")
+run = partial(commands.run, "models")
 
 
 def register(project: Project, weight: float) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
-from paimon_features.cli import cli
 from paimon_features.iteration import algorithms as flink_ml
 from paimon_features.project import Project
 from paimon_features.transformers import StandardScaler
-from tests.shop_projects import make_project
+from tests import commands
 
 pytest.importorskip("onnx", reason="pip install onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
@@ -32,17 +30,7 @@ churn_v1 = pf.FeatureService("churn_v1", ["spend:count_7d", "spend:sum_amount_7d
 countries = pf.FeatureService("countries", ["spend:last_country_7d"])
 """
 
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(tmp_path)
-    return make_project(tmp_path, DEFINITIONS)
-
-
-def run(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(cli, ["models", *arguments])
-    assert done.exit_code == code, done.output
-    return done.output
+run = partial(commands.run, "models")
 
 
 def test_online_models_are_versions_that_a_server_loads(project: Project) -> None:
@@ -61,12 +49,12 @@ def test_online_models_are_versions_that_a_server_loads(project: Project) -> Non
     project.fitted.save("online", versions[-1], table=table.table)
     project.fitted.save("scaled", scaler)
     made = json.loads(run("register", "churn", "--fitted", "online", "--service", "churn_v1",
-                          "--transformer", "scaled", "--json"))  # fmt: skip
+                          "--transformer", "scaled", "--json").output)  # fmt: skip
     assert (made["version"], made["kind"]) == (1, "logistic_regression")
     assert made["training"]["table"] == "training_churn"
     assert set(made["training"]["fitted"]) == {"online v1", "scaled v1"}
     again = run("register", "churn", "--fitted", "online@1", "--service", "churn_v1",
-                "--transformer", "scaled@1")  # fmt: skip
+                "--transformer", "scaled@1").output  # fmt: skip
     assert "churn@1: registered" in again
     run("promote", "churn", "1")
     production = project.models.place.read().models["churn"].production
@@ -83,19 +71,17 @@ def test_online_models_are_versions_that_a_server_loads(project: Project) -> Non
     project.fitted.save("clusters", clusters)
     run("register", "segment", "--fitted", "clusters", "--service", "churn_v1",
         "--transformer", "scaled")  # fmt: skip
-    made = json.loads(run("show", "segment", "--json"))
+    made = json.loads(run("show", "segment", "--json").output)
     assert made["signature"]["outputs"][0]["classes"] == ["0", "1", "2"]
 
 
 def test_wrong_use_is_explained(project: Project) -> None:
     project.fitted.save("clusters", flink_ml.KMeans(k=2).fit([[0.0], [1.0], [9.0]]))
-    output = run("register", "x", "--fitted", "clusters", "--service", "churn_v1", code=1)
+    output = run("register", "x", "--fitted", "clusters", "--service", "churn_v1", code=1).output
     assert "2 features; expected 1" in output
-    output = run("register", "x", "--fitted", "clusters", "--service", "countries", code=2)
+    output = run("register", "x", "--fitted", "clusters", "--service", "countries", code=2).output
     assert "spend:last_country_7d is string" in output
-    assert "unknown fitted transformer" in run(
-        "register", "x", "--fitted", "c", "--service", "churn_v1", code=2
-    )
-    assert "expected NAME@VERSION" in run(
-        "register", "x", "--fitted", "clusters@x", "--service", "churn_v1", code=2
-    )
+    output = run("register", "x", "--fitted", "c", "--service", "churn_v1", code=2).output
+    assert "unknown fitted transformer" in output
+    output = run("register", "x", "--fitted", "clusters@x", "--service", "churn_v1", code=2).output
+    assert "expected NAME@VERSION" in output

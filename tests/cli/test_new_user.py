@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from paimon_features.cli import cli
 from paimon_features.core.process.ports import free_ports
+from tests.commands import run
 
 pytest.importorskip("duckdb")
 
@@ -34,12 +33,6 @@ def write_sales(path: Path, count: int = 400) -> None:
         shop = ("Köln", "Bonn", "Ulm")[n % 3]
         lines.append(f"{n % 9 + 100};{day + 1:02d}.03.2024 {hour:02d}:30;{amount};{shop}")
     path.write_bytes("\r\n".join(lines).encode("cp1252"))
-
-
-def run(*words: str, code: int = 0) -> str:
-    answer = CliRunner().invoke(cli, list(words))
-    assert answer.exit_code == code, (words, answer.output, answer.exception)
-    return answer.stdout
 
 
 def run_process(*words: str) -> str:
@@ -80,23 +73,23 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
     write_sales(tmp_path / "sales.csv")
 
     # what it saw, and what could be otherwise
-    said = run("init", "shop", "--from", "sales.csv")
+    said = run("init", "shop", "--from", "sales.csv").stdout
     assert "Kunde-ID" in said
     assert "decimal comma" in said
     assert "cp1252" in said
     assert "next: cd shop && paimon-features try features.py" in said
 
-    tried = json.loads(run("try", "shop/features.py", "sales.csv", "--json"))
+    tried = json.loads(run("try", "shop/features.py", "sales.csv", "--json").stdout)
     assert tried[0]["events"] == 400
     assert tried[0]["rejected"] == {}
     key = tried[0]["rows"][0]["kunde_id"]
     assert not (tmp_path / "shop" / "lake").exists()
 
     monkeypatch.chdir(tmp_path / "shop")
-    planned = run("plan")
+    planned = run("plan").stdout
     assert "p_" not in planned
     run("apply")
-    assert "400 events" in run("ingest", "files", "sales", "../sales.csv")
+    assert "400 events" in run("ingest", "files", "sales", "../sales.csv").stdout
     view = tried[0]["view"]
     run("backfill", view)
     run_process("materialize")
@@ -124,7 +117,7 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
             served = json.load(reply)
     assert str(tried[0]["rows"][0][feature]).rstrip("0") in json.dumps(served)
     monitored = run("monitor", view, "--columns", "betrag", "--range", "2024-03-01..2024-04-01",
-                    "--against", "nothing")  # fmt: skip
+                    "--against", "nothing").stdout  # fmt: skip
     assert "betrag" in monitored
 
 

@@ -12,19 +12,14 @@ from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake.ownership import lease
 from paimon_features.project import Project
 from tests.commands import run
-from tests.shop_projects import make_project
 
-FEATURES = """
+DEFINITIONS = """
 import paimon_features as pf
 
 clicks = pf.EventSource("clicks", schema={"id": pf.Int64, "at_ms": pf.Int64}, event_time="at_ms")
 """
 
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(tmp_path)
-    return make_project(tmp_path, FEATURES)
+pytestmark = pytest.mark.usefixtures("project")
 
 
 def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from click.testing import CliRunner, Result
-
-from paimon_features.cli import cli
 from paimon_features.core.windows import DAY_MS
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.project import Project
 from tests.cli.test_training_set import NOW, commit
 from tests.cli.test_training_set import project as project
+from tests.commands import invoke
 
 __all__ = ["project"]
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(
-        cli, ["maintain", "--only", "rollup", *arguments], catch_exceptions=False
-    )
+run = partial(invoke, "maintain", "--only", "rollup")
 
 
 def test_a_named_view_is_rolled_up_and_lifetimes_are_by_default(project: Project) -> None:

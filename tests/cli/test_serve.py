@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.core.configuration.project_config import ServeConfig, read_config
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.serving.http.access.tokens import Tokens
+from tests.commands import invoke
 
 FEATURES = """
 import paimon_features as pf
@@ -23,6 +24,8 @@ view = pf.FeatureView("clicks", source=clicks, entity=pf.Entity("user", keys={"u
 service = pf.FeatureService("reading_v1", [view])
 """
 
+run = partial(invoke, "serve")
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -31,17 +34,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["serve", *arguments, "--project", str(project)])
-
-
 def settings(project: Path, *lines: str) -> ServeConfig:
     (project / "paimon-features.toml").write_text("[serve]\n" + "\n".join(lines))
     return read_config(project).serve
 
 
 def test_a_token_is_printed_once_and_opens_its_service(project: Path) -> None:
-    done = run(project, "token", "--service", "reading_v1")
+    done = run("token", "--service", "reading_v1", project=project)
     assert done.exit_code == 0, done.output
     token = done.stdout.strip()
     rights = Tokens(project / "tokens.toml").rights(f"Bearer {token}".encode())
@@ -52,8 +51,8 @@ def test_a_token_is_printed_once_and_opens_its_service(project: Path) -> None:
 def test_a_token_may_have_roles_views_models_and_rates(project: Path) -> None:
     (project / "tokens.toml").write_text('[role.payer]\nservices = ["paying_*"]\n')
     done = run(
-        project, "token", "--role", "payer", "--view", "cli*", "--model", "churn",
-        "--requests-per-s", "5", "--name", "mixed",
+        "token", "--role", "payer", "--view", "cli*", "--model", "churn",
+        "--requests-per-s", "5", "--name", "mixed", project=project,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     token = done.stdout.strip()
@@ -69,14 +68,14 @@ def test_a_token_may_have_roles_views_models_and_rates(project: Path) -> None:
         (["--view", "nothing*"], 2, "unknown feature view 'nothing*'"),
         ([], 2, "pass at least one --service, --view, --model or --role"),
     ):
-        refused = run(project, "token", *arguments)
+        refused = run("token", *arguments, project=project)
         assert refused.exit_code == code
         assert message in f"{refused.output} {refused.exception}"
 
 
 def test_a_token_for_programs_is_json_and_goes_where_the_settings_say(project: Path) -> None:
     settings(project, 'tokens = "secrets/readers.toml"')
-    done = run(project, "token", "--service", "*", "--name", "operations", "--json")
+    done = run("token", "--service", "*", "--name", "operations", "--json", project=project)
     document = json.loads(done.stdout)
     assert document["file"] == str(project / "secrets" / "readers.toml")
     assert document["name"] == "operations"
@@ -84,15 +83,15 @@ def test_a_token_for_programs_is_json_and_goes_where_the_settings_say(project: P
 
 
 def test_a_token_for_no_service_is_wrong_use(project: Path) -> None:
-    done = run(project, "token", "--service", "reading")
+    done = run("token", "--service", "reading", project=project)
     assert done.exit_code == 2
     assert "unknown service 'reading'; available: reading_v1" in done.stderr
     assert not (project / "tokens.toml").exists()
-    assert run(project, "token").exit_code == 2
+    assert run("token", project=project).exit_code == 2
 
 
 def test_the_help_names_every_option_and_the_command_below() -> None:
-    done = CliRunner().invoke(cli, ["serve", "--help"])
+    done = run("--help")
     for text in ("--workers", "--open", "--no-reload", "--log-sample", "token"):
         assert text in done.stdout
     assert isinstance(cli.get_command(click.Context(cli), "serve"), click.Group)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from paimon_features.cli import cli
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.lake import append_arrow, read_arrow, snapshot
 from paimon_features.project import Project
 from paimon_features.testing.reference.tiler import event_rows, tile_table
+from tests.commands import invoke
 from tests.shop_projects import make_project
 
 DEFINITIONS = """
@@ -29,6 +30,8 @@ customer = pf.FeatureView("customer", source=visits,
 service = pf.FeatureService("churn_v1", [customer])
 """
 NOW = 15_000 * DAY_MS + 9 * HOUR_MS
+
+run = partial(invoke, "training-set")
 
 
 @pytest.fixture
@@ -52,10 +55,6 @@ def commit(project: Project, visits: list[tuple[int, int, float]]) -> None:
     append_arrow(project.lake, "events_visits", events.append_column("event_day", pa.array(days)))
     view = project.definitions.view("customer")
     append_arrow(project.lake, view.compiled.table(1), tile_table(view, event_rows(events)))
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["training-set", *arguments], catch_exceptions=False)
 
 
 def build(*arguments: str) -> Result:

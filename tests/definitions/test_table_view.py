@@ -22,6 +22,7 @@ from paimon_features.definitions import (
 from paimon_features.definitions.aggregates import Count
 from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.project import Project
+from tests.shop_projects import write_project
 
 DEFINITIONS = """
 import paimon_features as pf
@@ -38,9 +39,7 @@ service = pf.FeatureService("churn", [profile, changes])
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    (tmp_path / "features.py").write_text(DEFINITIONS)
-    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    return Project.open(tmp_path)
+    return write_project(tmp_path, DEFINITIONS)
 
 
 def test_a_table_view_is_planned_applied_and_read_after_an_ordinary_ingest(

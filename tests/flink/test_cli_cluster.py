@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.process.flink_rest import JobSummary
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, ClusterStatus, LocalCluster
 from paimon_features.flink.supervisor import ProcessState
+from tests.commands import invoke
+
+run = partial(invoke, "cluster")
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +22,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["cluster", *arguments])
 
 
 def test_the_help_shows_the_life_cycle_of_a_cluster() -> None:

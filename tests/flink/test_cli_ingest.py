@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.process.ports import free_ports
 from paimon_features.ingest.file_ingestion import IngestResult
 from paimon_features.project import Project
 from paimon_features.project import engines_flink as module
+from tests.commands import invoke
 
 FEATURES = """
 import paimon_features as pf
@@ -21,6 +21,8 @@ import paimon_features as pf
 clicks = pf.EventSource("clicks", schema={"id": pf.Int64, "at_ms": pf.Int64}, event_time="at_ms")
 loop = pf.FeedbackSource("loop", sample_keys={"id": pf.Int64})
 """
+
+run = partial(invoke, "ingest")
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +35,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     opened = Project.open(".")
     opened.apply()
     return opened
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["ingest", *arguments])
 
 
 def test_the_help_shows_every_input_and_what_is_guaranteed() -> None:

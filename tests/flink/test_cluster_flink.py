@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from paimon_features.cli import cli
 from paimon_features.core.configuration.kafka_settings import KafkaSettings
 from paimon_features.core.errors import ConfigurationError, OwnershipError, UnknownNameError
 from paimon_features.core.process.flink_rest import FlinkRest
@@ -29,6 +28,7 @@ from paimon_features.lake import Lake, read_arrow
 from paimon_features.lake.ownership.lease import FlinkJobHolder, holder_of
 from paimon_features.offline.flink import engine as history
 from tests.chaos import part_of_chaos
+from tests.commands import invoke
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
 from tests.matrix import Cell, wrong
@@ -58,8 +58,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def run(cluster: LocalCluster, *arguments: str) -> Result:
-    project = ("--project", str(cluster.state_dir.parent))
-    return CliRunner().invoke(cli, ["cluster", *arguments, *project])
+    return invoke("cluster", *arguments, project=cluster.state_dir.parent)
 
 
 def listening(pid: int) -> set[str]:

@@ -12,9 +12,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.project import Project
@@ -24,6 +22,7 @@ from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import submission as local_backfill
 from paimon_features.transformers import MinMaxScaler, StandardScaler
+from tests.commands import run
 from tests.flink.feed import Purchases
 from tests.tile_jobs import (
     append_events,
@@ -45,12 +44,6 @@ statistics = pf.statistics_view("statistics", retail, [
 @pytest.fixture
 def features(features: str) -> str:
     return features + STATISTICS
-
-
-def run(project: Project, *arguments: str) -> Result:
-    done = CliRunner().invoke(cli, [*arguments, "--project", str(project.root)])
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def members(events: pa.Table) -> pa.Table:
@@ -77,8 +70,9 @@ def test_batch_and_stream_fit_the_same_statistics_as_the_events(
         rows = event_rows(seen)
         assert wrong_tiles(target.lake, view, target.tables[0], rows) == []
         assert counted_skips(target.lake, target.tables[1]) == expected_skips(view, rows)
-        made = run(project, "fit", "standard_scaler", "--view", "statistics", "--columns",
-                   "quantity,cents", "--from", "tiles", "--name", "scaler", "--json")  # fmt: skip
+        made = run("fit", "standard_scaler", "--view", "statistics", "--columns",
+                   "quantity,cents", "--from", "tiles", "--name", "scaler", "--json",
+                   project=project.root)  # fmt: skip
         assert json.loads(made.stdout)["version"] == version
         found = project.fitted.load("scaler").transformer
         assert isinstance(found, StandardScaler)
@@ -96,8 +90,8 @@ def test_batch_and_stream_fit_the_same_statistics_as_the_events(
     assert_right(events, 2)
 
     cut = 15_046 * 86_400_000 + 2 * 3_600_000 + 77
-    run(project, "fit", "min_max_scaler", "--view", "statistics", "--columns", "quantity",
-        "--as-of", str(cut), "--name", "range")  # fmt: skip
+    run("fit", "min_max_scaler", "--view", "statistics", "--columns", "quantity",
+        "--as-of", str(cut), "--name", "range", project=project.root)  # fmt: skip
     before = [row for row in members(events).to_pylist() if row["at_ms"] < cut]
     expected = MinMaxScaler().fit([[row["quantity"]] for row in before])
     expected.names = ("quantity",)

@@ -1,4 +1,4 @@
-"""A lake in a temporary folder, random tile rows with a naive merge, and a real Flink."""
+"""Random tile rows with a naive merge, and a real Flink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal as PyDecimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,11 +26,6 @@ PARTIALS = [
 ]
 KEYS = ("tile_day", "customer_id", "country", "tile_start")
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.open(tmp_path / "warehouse", "features")
 
 
 @dataclass

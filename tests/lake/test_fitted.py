@@ -6,7 +6,6 @@ import multiprocessing
 import shutil
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +32,6 @@ from paimon_features.transformers import FeatureNormalizer, OneHotEncoder, Stand
 from tests.waiting import LONG_S
 
 ON = {"table": "training_churn", "snapshot_id": 7}
-
-
-@pytest.fixture
-def lake(warehouse: Path) -> Lake:
-    return Lake.open(warehouse, "features")
 
 
 def scaler(*values: float) -> StandardScaler:
@@ -125,12 +119,12 @@ def _saves(warehouse: str, start: int) -> None:
         save(lake, scaler(start + n, 1000))
 
 
-def test_concurrent_processes_lose_no_version(lake: Lake, warehouse: Path) -> None:
-    other = multiprocessing.get_context("spawn").Process(target=_saves, args=(str(warehouse), 100))
+def test_concurrent_processes_lose_no_version(lake: Lake) -> None:
+    other = multiprocessing.get_context("spawn").Process(target=_saves, args=(lake.warehouse, 100))
     other.start()
     while not lake.exists("fitted_amount") and other.is_alive():
         time.sleep(0.001)
-    _saves(str(warehouse), 0)
+    _saves(lake.warehouse, 0)
     other.join(LONG_S)
     assert other.exitcode == 0
     found = fitted_versions(lake, "amount")

@@ -1,18 +1,10 @@
-"""Fixtures of the trainer bridge: a lake in a temporary folder, torch with one thread."""
+"""Fixtures of the trainer bridge: torch with one thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-from paimon_features.lake.catalog import Lake
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.open(tmp_path / "warehouse", "features")
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from paimon_features.cli import cli
 from paimon_features.core.errors import RequestError
 from paimon_features.core.types.schema import Float32
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
+from tests.commands import invoke
 from tests.data_files import replace_file
 from trainer_bridge import inspection
 from trainer_bridge.inspection import Inspection, Stage, advise, bound_by, inspect
@@ -28,8 +28,7 @@ SMALL_BUDGET = {"byte_budget": 600_000, "block_rows": 10_000, "canonical_streams
 
 
 def run(lake: Lake, *args: str) -> Result:
-    where = ("--warehouse", lake.warehouse, "--seconds", "0.2")
-    return CliRunner().invoke(cli, ["inspect-loader", *args, *where])
+    return invoke("inspect-loader", *args, "--warehouse", lake.warehouse, "--seconds", "0.2")
 
 
 def numbers(lake: Lake, rows: int, row_group: int | None = None) -> str:
@@ -181,7 +180,7 @@ def test_many_small_files_are_to_be_compacted(lake: Lake) -> None:
 
 def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: Lake) -> None:
     def error(*where: str) -> str:
-        result = CliRunner().invoke(cli, ["inspect-loader", "numbers", "--warehouse", *where])
+        result = invoke("inspect-loader", "numbers", "--warehouse", *where)
         assert result.exit_code == 2
         return result.output
 

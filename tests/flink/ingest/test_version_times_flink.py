@@ -7,10 +7,9 @@ import pytest
 from paimon_features.ingest.flink.files import ingest_files
 from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from tests.ingest.local.test_version_times import UP, write
-from tests.ingest.local.test_version_times import project as project
+from tests.ingest.local.test_version_times import CONFIG, DEFINITIONS, UP, write
 
-__all__ = ["project"]
+__all__ = ["CONFIG", "DEFINITIONS"]  # for the fixture ``project``
 
 pytestmark = pytest.mark.flink
 

@@ -18,13 +18,12 @@ import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.types.schema import Int64
 from paimon_features.definitions import Definitions, EventSource
 from paimon_features.lake import Lake, append_arrow
 from paimon_features.project.planning.plan import apply_plan
+from tests.commands import invoke as run
 
 pytest.importorskip("duckdb")
 COUNT = 60
@@ -61,10 +60,6 @@ def write(path: Path, content: Content) -> None:
         pq.write_table(content, path)
     else:
         content(path)
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def stream(path: Path) -> None:

@@ -35,11 +35,6 @@ MICROS = [1_767_225_605_000_900, 1_767_225_606_001_000, 1_767_225_607_001_000]
 UP = [1_767_225_605_001, 1_767_225_606_001, 1_767_225_607_001]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return make_project(tmp_path, DEFINITIONS, CONFIG)
-
-
 def write(project: Project, form: str) -> Path:
     path = project.root / f"prices.{form}"
     known = [each // 1_000 for each in UP]

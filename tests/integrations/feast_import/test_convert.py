@@ -9,9 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.errors import DefinitionError
 from paimon_features.definitions import Definitions, load_definitions
 from paimon_features.integrations.feast.repository_import import (
@@ -21,6 +19,7 @@ from paimon_features.integrations.feast.repository_import import (
 )
 from paimon_features.lake import Lake
 from paimon_features.project.planning.plan import apply_plan
+from tests.commands import invoke as run
 
 ENTITIES = """
 from feast import Entity, ValueType
@@ -224,22 +223,18 @@ def test_a_repository_that_does_not_run_is_refused_with_the_file(repository: Pat
         read_repository(repository)
 
 
-def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, ["import-feast", *args])
-
-
 def test_the_command_writes_the_file_and_says_what_to_know(
     repository: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.py"
-    done = run(str(repository), "--output", str(output))
+    done = run("import-feast", repository, "--output", str(output))
     assert done.exit_code == 0, done.output
     assert done.output.startswith("mapped: ")
     assert "did not map:" in done.output
     load_definitions(output)
-    again = run(str(repository), "--output", str(output))
+    again = run("import-feast", repository, "--output", str(output))
     assert (again.exit_code, "already exists" in again.stderr) == (2, True)
-    found = json.loads(run(str(repository), "--json").stdout)
+    found = json.loads(run("import-feast", repository, "--json").stdout)
     assert found["mapped"]["feature views"] == 4
 
 
@@ -307,7 +302,7 @@ def odd(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["", "json.py"])
 def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) -> None:
-    done = run(str(odd / name), "--output", str(odd / "out.txt"))
+    done = run("import-feast", odd / name, "--output", str(odd / "out.txt"))
     assert done.exit_code == 0, done.output
     definitions = load_definitions(odd / "out.txt")
     assert set(definitions.tables) == {"user_stats", "class", "clicked"}
@@ -351,7 +346,7 @@ def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) ->
 
 
 def test_without_a_file_the_definitions_are_the_output_and_the_rest_is_said(odd: Path) -> None:
-    done = run(str(odd))
+    done = run("import-feast", odd)
     assert done.exit_code == 0, done.output
     (odd / "out.txt").write_text(done.stdout)
     assert "class" in load_definitions(odd / "out.txt").tables

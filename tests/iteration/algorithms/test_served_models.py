@@ -17,7 +17,6 @@ from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
-from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 
@@ -46,10 +45,7 @@ def materialize() -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.chdir(tmp_path)
-    project = make_project(Path(), DEFINITIONS)
+def project(online_url: str, project: Project) -> Project:
     rng = np.random.default_rng(0)
     many = 200
     customers = rng.integers(1, 30, many)

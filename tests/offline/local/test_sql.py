@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.core.errors import (
     DamagedFileError,
     PaimonFeaturesError,
@@ -22,16 +21,15 @@ from paimon_features.core.errors import (
 from paimon_features.core.types.schema import Int64, String
 from paimon_features.lake import Lake, TableSpec, append_arrow, read_arrow
 from paimon_features.project import Project
+from tests.commands import invoke
 
 pytest.importorskip("duckdb")
 
+run = partial(invoke, "sql")
+
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    (tmp_path / "features.py").write_text("import paimon_features as pf\n")
-    project = Project.open(".")
+def project(project: Project) -> Project:
     orders = pa.table({"country": ["FR", "DE", "FR"], "amount": [1.0, 2.0, 4.0]})
     project.lake.create_like("orders", orders.schema)
     append_arrow(project.lake, "orders", orders)
@@ -121,10 +119,6 @@ def test_a_damaged_page_of_a_column_that_is_read_is_reported(project: Project) -
         project.sql("SELECT country FROM orders").read_all()
 
 
-def run(*arguments: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(cli, ["sql", *arguments], input=text, catch_exceptions=False)
-
-
 def test_the_command_prints_tables_csv_and_json(project: Project) -> None:
     assert [line.split()[:3] for line in run().stdout.splitlines()] == [
         ["table", "rows", "snapshot"],
@@ -144,7 +138,7 @@ def test_the_command_prints_tables_csv_and_json(project: Project) -> None:
     assert json.loads(run("SELECT sum(price) AS s, 1.50 AS d FROM plans", "--json").stdout) == [
         {"s": 7, "d": "1.50"}
     ]
-    printed = run("-", "--csv", text="SELECT country, list(amount) AS l FROM orders GROUP BY 1")
+    printed = run("-", "--csv", typed="SELECT country, list(amount) AS l FROM orders GROUP BY 1")
     found = list(csv.reader(io.StringIO(printed.stdout)))
     assert found[0] == ["country", "l"]
     assert sorted(found[1:])[1] == ["FR", "[1.0, 4.0]"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +26,9 @@ from paimon_features.testing.reference.features import answer, consumed
 from paimon_features.testing.reference.tiler import tile_table
 from paimon_features.testing.sizes import seeds
 from paimon_features.tiles.consumed import position
-from tests.shop_projects import make_project
 
 NOW = 1_795_000_000_000 // 300_000 * 300_000
-FEATURES = """
+DEFINITIONS = """
 import paimon_features as pf
 
 s = pf.EventSource("s", schema={"k": pf.Int64, "t": pf.Int64, "x": pf.Int64}, event_time="t")
@@ -43,11 +41,6 @@ sessions = pf.SessionView("sessions", view=v, gap="1h", features=[pf.Count(name=
 """
 CONFIG = '[project]\nname = "shop"\nengine = "local"\n[online]\nurl = "memory://"\n'
 Row = dict[str, int]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return make_project(tmp_path, FEATURES, CONFIG)
 
 
 def commit(project: Project, *times: int, key: int = 1) -> list[Row]:

@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner
 
-from paimon_features.cli import cli
 from paimon_features.lake import read_arrow
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
+from tests.commands import run
 from tests.patient_stores import make_patient
 from tests.serving.live import serving
 from tests.waiting import await_true
@@ -49,26 +48,24 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def run(folder: Path, *words: str) -> str:
-    done = CliRunner().invoke(cli, [*words, "--project", str(folder)])
-    assert done.exit_code == 0, done.output
-    return done.stdout
+def output_of(folder: Path, *words: str) -> str:
+    return run(*words, project=folder).stdout
 
 
 def lookup(folder: Path) -> Any:
     entities = ["--entity", "user_id=3,7,99", "--as-of", "2025-10-14T09:00"]
-    return json.loads(run(folder, "lookup", "orders_v1", *entities, "--json"))
+    return json.loads(output_of(folder, "lookup", "orders_v1", *entities, "--json"))
 
 
 def test_what_was_written_is_read(shop: Path) -> None:
-    assert "no changes" in run(shop, "plan")
+    assert "no changes" in output_of(shop, "plan")
     expected = read_json(shop / "expected-lookup.json")
     for part in ("rows", "statuses", "event_time_ms"):
         assert lookup(shop)[part] == expected[part]
-    run(shop, "materialize")
+    run("materialize", project=shop)
     assert lookup(shop)["rows"] == expected["rows"]
 
-    status = json.loads(run(shop, "status", "--json"))
+    status = json.loads(output_of(shop, "status", "--json"))
     assert status["ok"]
     assert [(job["view"], job["state"]) for job in status["jobs"]] == [("spend", "STOPPED")]
 
@@ -119,7 +116,7 @@ def test_every_reply_is_right_while_its_project_is_upgraded(shop: Path) -> None:
         try:
             for words in (["apply"], ["materialize"], ["materialize", "--rebuild"]):
                 before = count
-                run(shop, *words)
+                run(*words, project=shop)
                 await_true(lambda before=before: count > before)
         finally:
             ended.set()
@@ -129,13 +126,13 @@ def test_every_reply_is_right_while_its_project_is_upgraded(shop: Path) -> None:
 
 @pytest.mark.flink
 def test_the_tile_job_resumes_from_the_savepoint_and_everything_agrees(shop: Path) -> None:
-    run(shop, "apply")
-    run(shop, "ingest", "files", "orders", str(shop / "second.csv"))
+    run("apply", project=shop)
+    run("ingest", "files", "orders", str(shop / "second.csv"), project=shop)
     # a file that the earlier release has ingested is not ingested again
-    run(shop, "ingest", "files", "orders", str(shop / "first.csv"))
-    resumed = json.loads(run(shop, "submit", "spend", "--bounded", "--json"))["resumed"]
+    run("ingest", "files", "orders", str(shop / "first.csv"), project=shop)
+    resumed = json.loads(output_of(shop, "submit", "spend", "--bounded", "--json"))["resumed"]
     assert "savepoint" in resumed
-    run(shop, "materialize")
+    run("materialize", project=shop)
 
     # each feature from the online store, from tiles and from events; and each event is there once
     project = Project.open(shop)

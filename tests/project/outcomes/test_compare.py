@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("onnx", reason="networks for tests")
 
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
+from functools import partial
+
 from paimon_features.core.errors import RequestError
 from paimon_features.core.types.schema import Int64
 from paimon_features.core.windows import DAY_MS, HOUR_MS
@@ -28,6 +28,7 @@ from paimon_features.project.outcomes.compare import (
 from paimon_features.project.outcomes.comparison_report import comparison_lines
 from paimon_features.project.outcomes.looks import look_rows
 from paimon_features.serving.request_log.prediction_rows import prediction_schema
+from tests.commands import invoke
 from tests.equal_versions import equal_versions
 from tests.project.outcomes.served_shop import ServedShop
 from tests.reference import outcomes as oracle
@@ -235,12 +236,7 @@ def test_an_outcome_of_an_entity_counts_once(shop: ServedShop) -> None:
 LATE = (
     "--since", str(start_of("late") - DAY_MS), "--until", str(start_of("late") + 9 * DAY_MS),
 )  # fmt: skip
-
-
-def run(shop: ServedShop, *args: str) -> Result:
-    return CliRunner().invoke(
-        cli, [*args, "--project", str(shop.project.root)], catch_exceptions=False
-    )
+run_compare = partial(invoke, "models", "compare")
 
 
 def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
@@ -278,7 +274,7 @@ def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
     shop.lake.create(predictions_spec("predictions_churn"))
     append_arrow(shop.lake, "predictions_churn", pa.concat_tables(logged))
     page = tmp_path / "compare.html"
-    done = run(shop, "models", "compare", "churn@1", "churn@2", *LATE, "--out", str(page))
+    done = run_compare("churn@1", "churn@2", *LATE, "--out", str(page), project=shop.project.root)
     assert done.exit_code == 0, done.output
     assert "churn@2 is better by brier at 95 %, whenever you look" in done.output
     assert "3,000 pairs of predictions" in done.output
@@ -289,11 +285,11 @@ def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("<svg") == 6
     assert "churn@2 is better" in text
-    document = json.loads(run(shop, "models", "compare", "churn", *LATE, "--json").stdout)
+    document = json.loads(run_compare("churn", *LATE, "--json", project=shop.project.root).stdout)
     assert (document["winner"], document["losses"][0]["metric"]) == (2, "brier")
     for out, message in (("compare.txt", "a file that ends with .html"),
                          ("none/compare.html", "no such folder: none")):  # fmt: skip
-        refused = run(shop, "models", "compare", "churn", *LATE, "--out", out)
+        refused = run_compare("churn", *LATE, "--out", out, project=shop.project.root)
         assert (refused.exit_code, message in refused.output) == (2, True), refused.output
     assert {each["day"] for each in document["drift"]} == {"2029-10-09", "2029-10-10"}
 
@@ -313,4 +309,4 @@ def test_a_comparison_without_outcomes_says_what_to_do(shop: ServedShop) -> None
     record(shop, rows_of(2, "challenger", [4, 5], later, labels[:2], labels[:2]))
     with pytest.raises(RequestError, match="no time in common"):
         compared(shop, "nothing")
-    assert run(shop, "models", "compare", "other").exit_code == 2
+    assert run_compare("other", project=shop.project.root).exit_code == 2

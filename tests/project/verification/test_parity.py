@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from paimon_features.lake.side_folder import generations
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import tile_table
-from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 
@@ -44,12 +42,7 @@ def high_ms() -> int:
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path, redis_url: str, high_ms: int, monkeypatch: pytest.MonkeyPatch
-) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.chdir(tmp_path)
-    project = make_project(tmp_path, DEFINITIONS)
+def project(online_url: str, project: Project, high_ms: int) -> Project:
     rng = random.Random(3)
     steps = (1, MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
     events: list[dict[str, Any]] = [
