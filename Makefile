@@ -5,6 +5,8 @@
 #                 ARGS="-n 0 tests/core/installation -k jars" runs some of them, in one process
 #   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), the random
 #                 tests with all their cases, and those of the native core without it
+#   make test-changed  those of `make test` that the changes since origin/main (or main) can affect, by
+#                 the import graph, with the working tree;  BASE=HEAD~1: since another commit
 #   make test-fast  those of `make test` that need no engine and no server
 #   make test-paused  the same while its processes are paused at random: fails what rests on measured time
 #   make coverage   all tests with branch coverage, processes that they start included; the report in htmlcov/
@@ -43,7 +45,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-fast test-paused coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test \
+.PHONY: help demo test test-long test-changed test-fast test-paused coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test \
 	ui-test-tools feast-test-tools adapters-test-tools manifests-tools alerts-tools
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
@@ -80,6 +82,13 @@ test-long:
 	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) --long $(ARGS)
 	$(if $(ARGS),,PAIMON_FEATURES_NATIVE=0 .venv/bin/python -m pytest $(PARALLEL) \
 		--hypothesis-profile=sample -m "not long" $(WITH_A_CORE))
+
+test-changed:
+	@tools/setup.sh test
+	@modules=$$(.venv/bin/python tools/changed_tests.py $(if $(BASE),--base $(BASE))) || exit; \
+		if [ -z "$$modules" ]; then echo "no test depends on the changes"; exit; fi; \
+		$(REQUIRED) .venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=sample \
+		-m "not long" $(ARGS) $$modules
 
 test-fast:
 	@tools/setup.sh test

@@ -182,6 +182,7 @@ SLOW = (
     "tests/core/installation",
     "tests/lake",
     "tests/test_bootstrap.py",
+    "tests/test_changed_tests.py",
     "tests/test_fuzz.py",
     "tests/test_matrix.py",
     "tests/test_missing_extras.py",
