@@ -2,7 +2,7 @@
 
 Some 14,000 classes are parsed, verified and linked before the first row of the first job; from
 such an archive Java maps them as they are (application class-data sharing, JEP 350). That is a
-third of the processor time of a small job (see docs/internals/performance.md).
+third of the processor time of a small job: 5.5 to 6.5 s instead of 8 to 10 s.
 
 Java itself compares the archive with its own version and with the size and time of every jar, and
 continues without it where anything differs. So a stale archive costs time, and nothing else. Only a
