@@ -5,8 +5,8 @@ Flink runs this file::
     flink run -m jobmanager:8081 -py jobs/history.py --project /project --features churn_v1 \\
         --rows rows.parquet --output features.parquet
 
-``paimon-features history --engine flink`` calls the same function. The file is written by this
-program: in application mode on the job manager's host.
+``paimon-features training-set --engine flink --output`` calls the same function. The file is
+written by this program: in application mode on the job manager's host.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 Flink runs this file::
 
     flink run -m jobmanager:8081 -py jobs/tiles.py --project /project --view customer_spend
-    paimon-features cluster application tiles --view customer_spend    # application mode
+    paimon-features cluster run application tiles --view customer_spend    # application mode
 
 ``paimon-features submit`` and ``backfill`` call the same functions.
 """

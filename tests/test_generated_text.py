@@ -255,7 +255,7 @@ def test_the_next_command_of_init_is_one_shell_line(tmp_path: Path) -> None:
                      "features.py", str(file)]  # fmt: skip
 
 
-# -- import-feast --------------------------------------------------------------------------------
+# -- init --from-feast ---------------------------------------------------------------------------
 
 
 @given(st.data())

@@ -66,7 +66,7 @@ LOOKUP = ("lookup", "clicks:count_1h", "--entity", "user=7")
         (BASE, ("plan",), "numpy", "lake"),
         (BASE, LOOKUP, "rich", "serve"),
         (BASE, ("serve",), "numpy", "serve"),
-        (BASE, ("explain", "clicks:count_1h", "--entity", "user=7"), "rich", "serve"),
+        (BASE, (*LOOKUP, "--explain"), "rich", "serve"),
         (BASE, ("materialize",), "rich", "lake"),
         (BASE, ("describe",), "numpy", "lake"),
         ((*LAKE, *ARROW), ("plan",), "pypaimon", "lake"),

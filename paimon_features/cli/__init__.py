@@ -48,27 +48,23 @@ WRONG_USE = (ConfigurationError, DefinitionError, RequestError, UnknownNameError
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
-        "init": "Create a project, from your data or an example.",
+        "init": "Create a project, from your data, Feast, or an example.",
         "try": "Compute features over a file, without a lake.",
-        "check": "Check the installation, the warehouse, leases, changes.",
+        "check": "Check installation, warehouse, leases, changes, memory.",
         "jars": "Download and verify the Flink jars.",
         "demo": "Run the complete circle on a real retail log.",
-        "completion": "Complete commands, options and names in the shell.",
     },
     "Define": {
         "plan": "Show what apply would change.",
         "apply": "Register definitions; activate, publish them.",
         "describe": "Show definitions, or their lineage graph.",
-        "import-feast": "Convert a Feast repository.",
         "drop": "Drop unused generations and tables.",
     },
     "Run on Flink": {
         "ingest": "Ingest files, Kafka topics or change logs.",
-        "submit": "Run the tile job of a view.",
-        "backfill": "Compute the tiles of all past events.",
-        "repair": "Compare tiles with events and replace wrong ones.",
-        "jobs": "List the project's jobs.",
-        "cancel": "Stop a job with a savepoint.",
+        "submit": "Run or stop the tile job of a view.",
+        "backfill": "Compute the tiles of all past events, or some days.",
+        "jobs": "List the project's jobs; run an iteration.",
         "cluster": "Start, stop or inspect a local cluster.",
     },
     "Operate": {
@@ -83,14 +79,11 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Serve and train": {
         "materialize": "Load tiles into the online store.",
         "publish": "Publish fresh features to a Kafka topic.",
-        "lookup": "Read online features of entities.",
+        "lookup": "Read online features of entities; explain them.",
         "serve": "Run the feature server; manage its tokens.",
         "mcp": "Serve read-only tools to agents (MCP).",
-        "explain": "Show which cells make up a feature value.",
-        "sizing": "Estimate the online store's memory.",
         "sql": "Query the tables of the lake in SQL.",
-        "history": "Write historical features to a file.",
-        "training-set": "Build a point-in-time training set.",
+        "training-set": "Build point-in-time features, a table or a file.",
         "fit": "Fit a transformer on a view, once or continuously.",
         "fitted": "Show and export fitted transformers.",
         "train": "Train a model and register it; run one again.",
@@ -111,27 +104,28 @@ that ``--help`` imports no engine.
 """
 
 WITH_FRAMES = (
-    "cancel", "demo", "ingest", "inspect-loader", "jobs", "maintain", "repair", "retrain",
-    "submit", "train",
+    "demo", "ingest", "inspect-loader", "jobs", "maintain", "retrain", "submit", "train",
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 
 SYNONYMS = {
-    "audit": "check", "build": "training-set", "compact": "maintain", "create": "init",
-    "deploy-k8s": "deploy", "doctor": "check", "get": "lookup", "list": "describe",
-    "load": "ingest", "ls": "describe", "new": "init", "preview": "try", "query": "lookup",
-    "run": "submit", "server": "serve", "show": "describe", "start": "serve", "switch": "apply",
+    "audit": "check", "build": "training-set", "cancel": "submit", "compact": "maintain",
+    "create": "init", "deploy-k8s": "deploy", "doctor": "check", "explain": "lookup",
+    "get": "lookup", "get-historical-features": "training-set", "history": "training-set",
+    "import-feast": "init", "list": "describe", "load": "ingest", "ls": "describe", "new": "init",
+    "preview": "try", "query": "lookup", "repair": "backfill", "run": "submit", "server": "serve",
+    "show": "describe", "sizing": "check", "start": "serve", "stop": "submit", "switch": "apply",
     "validate": "verify",
 }  # fmt: skip
 """What commands are called elsewhere."""
 
-ONLINE = ("explain", "lookup", "serve", "sizing")
+ONLINE = ("lookup", "serve")
 """Commands of a serving host; all others that need NumPy also need the lake."""
 
 
 OBSERVED = (
-    "apply", "backfill", "derive", "drop", "fit", "forget", "history", "ingest", "maintain",
-    "materialize", "publish", "repair", "request-log", "submit", "train", "training-set",
+    "apply", "backfill", "derive", "drop", "fit", "forget", "ingest", "maintain", "materialize",
+    "publish", "request-log", "submit", "train", "training-set",
 )  # fmt: skip
 """Commands whose runs are reported to OpenLineage, where that is configured."""
 
@@ -246,6 +240,22 @@ class LazyGroup(SuggestingGroup):
             ctx.exit(1)
 
 
+def _complete(context: click.Context, option: click.Parameter, shell: str | None) -> None:
+    """Print or install the completion of a shell, and end."""
+    if shell is None or context.resilient_parsing:
+        return
+    from paimon_features.cli._completion import complete  # --help imports nothing
+
+    complete(context.command, shell, install=option.name == "install_completion")
+    context.exit()
+
+
+_COMPLETION: Mapping[str, Any] = {
+    "metavar": "[SHELL]", "is_flag": False, "flag_value": "", "is_eager": True,
+    "expose_value": False, "callback": _complete,
+}  # fmt: skip
+
+
 def _print_error(text: str) -> None:
     click.echo(f"error: {redact(text)}", err=True)
 
@@ -258,6 +268,12 @@ def _print_error(text: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="Only results and errors: no progress.")
 @click.option("-v", "--verbose", count=True, help="Log what is done; of errors the traceback.")
+@click.option(
+    "--install-completion",
+    help="Complete commands, options and names of definitions on Tab, by default in $SHELL.",
+    **_COMPLETION,
+)
+@click.option("--show-completion", help="Print what a shell needs for that.", **_COMPLETION)
 def cli(path: str, as_json: bool, quiet: bool, verbose: int) -> None:
     """Run a feature store on Flink, Paimon and Redis.
 

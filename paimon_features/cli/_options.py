@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "SPILL",
     "OutputFile",
     "check_engine",
+    "check_options",
     "message_printer",
     "moment_ms",
     "pins",
@@ -105,6 +106,16 @@ ENGINE = click.option(
     show_default=True,
     help="Join in this process, or by Flink batch jobs.",
 )
+
+
+def check_options(context: click.Context, accepted: Collection[str], subject: str) -> None:
+    """Raise UsageError for a parameter on the command line that ``subject`` does not accept."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source == click.core.ParameterSource.COMMANDLINE and parameter.name not in accepted:
+            raise click.UsageError(
+                f"{parameter.get_error_hint(context)} does not apply to {subject}"
+            )
 
 
 def check_engine(engine: str, cluster: str | None) -> None:

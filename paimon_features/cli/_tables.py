@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 _NUMBER = re.compile(r"[-+]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?(?: ?(?:%|[KMGTP]?i?B|s|min|h|d))?|-|")
@@ -21,6 +22,10 @@ _STATES = {
     **dict.fromkeys(("expired", "failed", "lost", "rejected"), "red"),
 }
 """Colours of cells that are a state: of the word alone, in any case."""
+STATUS_COLOURS = {
+    "STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red",
+}  # fmt: skip
+"""Colours of the statuses of features."""
 
 
 def text_table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
@@ -72,6 +77,13 @@ def new_table(heading: bool = True) -> Table:
     from rich.table import Table
 
     return Table(box=None, pad_edge=False, header_style="bold", show_header=heading)
+
+
+def new_console() -> Console:
+    """Return a console of rich that is wider than any terminal, which cuts tables by itself."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=10_000)
 
 
 def styled() -> bool:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from datetime import datetime
 
 import click
 
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._day_comparison import compare_days, day_range
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT, check_options, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
 from paimon_features.project import Project
 from paimon_features.tiles.flink import submission
 from paimon_features.tiles.jobs.rewrite import rewrite
 from paimon_features.tiles.local import submission as local_backfill
+
+DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
@@ -35,17 +39,25 @@ from paimon_features.tiles.local import submission as local_backfill
     metavar="N",
     help="Copy the tiles of generation N, which differs only in its buckets or partitions.",
 )
+@click.option("--from", "first", type=DAY, help="Compute only days from this one on (UTC).")
+@click.option("--to", "last", type=DAY, help="With --from: the last day, inclusive.")
+@click.option("--dry-run", is_flag=True, help="With --from: only show the days that differ.")
 @REBUILD
 @CLUSTER
 @PARALLELISM
 @GENERATION
 @PROJECT
 @JSON
+@click.pass_context
 def backfill(
+    context: click.Context,
     view: str,
     engine: str | None,
     memory: str | None,
     copied: int | None,
+    first: datetime | None,
+    last: datetime | None,
+    dry_run: bool,
     rebuild: bool,
     cluster: str | None,
     parallelism: int | None,
@@ -72,7 +84,30 @@ def backfill(
     paimon-features backfill customer_spend --from-generation 1
     paimon-features submit customer_spend --cluster
     paimon-features apply --generation customer_spend
+
+    With --from and --to, the tiles of these days are computed again on Flink and compared with the
+    table, and days that differ are replaced, after a bounded run up to the newest event. Days are
+    event-time days; those in one partition of the tiles are replaced together. Tiles whose events
+    are no longer in the events table are removed: look at --dry-run first. The materializer
+    rebuilds by itself.
+
+    \b
+    paimon-features submit customer_spend --stop        # no job may be writing
+    paimon-features backfill customer_spend --from 2011-12-01 --to 2011-12-09 --dry-run
+    paimon-features backfill customer_spend --from 2011-12-01 --to 2011-12-09
+    paimon-features submit customer_spend --resume
+
+    Exit code 1 if --dry-run finds differences.
     """
+    if first is not None or last is not None or dry_run:
+        check_options(
+            context, {"view", "first", "last", "dry_run", "generation"}, "--from and --to"
+        )
+        if first is None or last is None:
+            raise click.UsageError("pass both --from and --to")
+        days = day_range(first, last)
+        compare_days(tile_target(path, view, generation, None), days, dry_run, as_json)
+        return
     if engine is None:
         only_flink = cluster is not None or copied is not None
         engine = "flink" if only_flink else Project.open(path).config.engine

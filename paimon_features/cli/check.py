@@ -1,10 +1,12 @@
-"""``check``: the state of the installation, the warehouse and who changes it."""
+"""``check``: the state of the installation, the warehouse, the online store, and changes."""
 
 from __future__ import annotations
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT, check_options
+from paimon_features.cli._shared_options import grouped
+from paimon_features.cli.checks import SizingOptions
 
 TOPICS: dict[str, set[str]] = {
     "warehouse": {"since", "sample"},
@@ -12,9 +14,10 @@ TOPICS: dict[str, set[str]] = {
     "records": {"accept_loss"},
     "leases": set(),
     "audit": {"since", "kinds"},
+    "sizing": {"events_per_day", "measure", "entities", "node_memory", "headroom"},
 }
 """What can be checked, with the options of each topic."""
-_NAMED = ("warehouse", "audit")
+_NAMED = ("warehouse", "audit", "sizing")
 """The topics that take names."""
 _KINDS = ("apply", "switch", "drop", "forget", "model", "take_over", "token_use")
 
@@ -44,6 +47,31 @@ _KINDS = ("apply", "switch", "drop", "forget", "model", "take_over", "token_use"
     is_flag=True,
     help="records: continue without the lost records of commits, leases, removals and scores.",
 )
+@click.option(
+    "--events-per-day",
+    type=click.FloatRange(min=0, min_open=True),
+    help="sizing: average events per entity and day; determines how many tiles it fills.",
+)
+@click.option(
+    "--measure",
+    is_flag=False,
+    flag_value=1_000,
+    type=click.IntRange(1),
+    metavar="[RECORDS]",
+    help="sizing: measure records in the online store instead, by default 1000 of each view.",
+)
+@click.option(
+    "--entities", default="1e6,1e7,1e8,1e9", show_default=True, help="sizing: numbers of entities."
+)
+@click.option(
+    "--node-memory", type=click.FloatRange(min=0, min_open=True), default=64.0, show_default=True,
+    help="sizing: memory of one server, GiB.",
+)  # fmt: skip
+@click.option(
+    "--headroom", type=click.FloatRange(0, 1, max_open=True), default=0.25, show_default=True,
+    help="sizing: share to keep free, for fragmentation, replication, clients.",
+)  # fmt: skip
+@grouped(SizingOptions, "sizing")
 @PROJECT
 @JSON
 @click.pass_context
@@ -54,10 +82,11 @@ def check(
     sample: float,
     kinds: tuple[str, ...],
     accept_loss: bool,
+    sizing: SizingOptions,
     path: str,
     as_json: bool,
 ) -> None:
-    """Check a TOPIC: warehouse (the default), installation, records, leases or audit.
+    """Check a TOPIC, by default the warehouse.
 
     \b
     warehouse     read NAMES (tables; default: all) and report every damaged file
@@ -65,6 +94,7 @@ def check(
     records       show lost records of the warehouse; accept their loss
     leases        show which process or job owns each table, and whether it is alive
     audit         show who changed NAMES (views, models, tokens; default: all), when and how
+    sizing        estimate the online store's memory for NAMES (feature views; default: all)
 
     \b
     paimon-features check installation
@@ -76,6 +106,9 @@ def check(
     paimon-features check leases
     paimon-features check audit --since 7d --kind apply --kind switch
     paimon-features check audit "churn scorer" --kind token_use
+    paimon-features check sizing                        # upper bound: an event in every tile
+    paimon-features check sizing --events-per-day 2.5   # events at random times
+    paimon-features check sizing --measure              # most accurate: existing records
 
     warehouse: reads all snapshots and tags: schemas, manifests, and each data file's size, footer,
     pages (CRC32), rows, order and range of keys; and the records next to the tables. Names the
@@ -98,11 +131,17 @@ def check(
     minute. Set PAIMON_FEATURES_IDENTITY where the user of the system says too little. A * after
     the commit: the definitions file was not as committed.
 
+    sizing: a record has a header of 56 bytes and a cell for each tile, hour or day in which its
+    entity has events. The peak occurs while a view is rebuilt next to its old records. Use this
+    number of nodes for Redis Cluster (docs/how-to/serving/online-store.md); replicas are extra.
+
     Exit code 1 if anything is damaged, missing or lost.
     """
     topic = names[0] if names and names[0] in TOPICS else "warehouse"
     chosen = names[names[:1] == (topic,) :]
-    _refuse_others(context, topic, chosen)
+    if chosen and topic not in _NAMED:
+        raise click.UsageError(f"'check {topic}' takes no names: {', '.join(chosen)}")
+    check_options(context, {"names", *TOPICS[topic]}, f"'check {topic}'")
     if topic == "installation":
         from paimon_features.cli.checks.check_installation import check_installation
 
@@ -119,21 +158,11 @@ def check(
         from paimon_features.cli.checks.check_audit import check_audit
 
         check_audit(chosen, since, kinds, path, as_json)
+    elif topic == "sizing":
+        from paimon_features.cli.checks.check_sizing import check_sizing
+
+        check_sizing(chosen, sizing, path, as_json)
     else:
         from paimon_features.cli.checks.check_warehouse import check_warehouse
 
         check_warehouse(chosen, since, sample, path, as_json)
-
-
-def _refuse_others(context: click.Context, topic: str, names: tuple[str, ...]) -> None:
-    """Raise UsageError for names or options of another topic."""
-    if names and topic not in _NAMED:
-        raise click.UsageError(f"'check {topic}' takes no names: {', '.join(names)}")
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if source == click.core.ParameterSource.COMMANDLINE and name not in {
-            "names",
-            *TOPICS[topic],
-        }:
-            raise click.UsageError(f"{parameter.opts[0]} is no option of 'check {topic}'")

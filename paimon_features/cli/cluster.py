@@ -5,25 +5,36 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from paimon_features.cli import SuggestingGroup
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT, check_options
 from paimon_features.cli._shared_options import grouped
+from paimon_features.core.errors import UnknownNameError
+from paimon_features.core.suggestions import did_you_mean
 from paimon_features.lake.storage.file_path import note_stores
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager, Scheduler
+    from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Scheduler
+
+APPLICATIONS = ("tiles", "ingest", "history", "iterate")
+"""Programs that run in application mode."""
 
 
-@click.group(cls=SuggestingGroup)
-def cluster() -> None:
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
+@PROJECT
+@JSON
+@click.pass_context
+def cluster(context: click.Context, path: str, as_json: bool) -> None:
     """Start, stop or inspect a Flink session cluster on this machine.
+
+    Without a command, it shows address, slots, processes and jobs. Exit code 1 if no cluster runs.
 
     It runs from the installed Flink wheel, on the loopback interface and free ports, with
     configuration, logs and checkpoints in the project's state folder. Jobs on it
@@ -32,9 +43,15 @@ def cluster() -> None:
     \b
     paimon-features cluster start --slots 8
     paimon-features submit customer_spend --cluster
-    paimon-features cluster status
+    paimon-features cluster                  # also with --json
     paimon-features cluster stop
     """
+    if context.invoked_subcommand is not None:
+        return
+    state = _local_cluster(path).status()
+    _show(state, as_json)
+    if not state.running:
+        sys.exit(1)
 
 
 SCHEDULER = click.option(
@@ -107,27 +124,11 @@ def start(
 @cluster.command()
 @PROJECT
 @JSON
-def status(path: str, as_json: bool) -> None:
-    """Show address, slots, processes and jobs. Exit code 1 if no cluster is running.
-
-    \b
-    paimon-features cluster status
-    paimon-features cluster status --json
-    """
-    state = _local_cluster(path).status()
-    _show(state, as_json)
-    if not state.running:
-        sys.exit(1)
-
-
-@cluster.command()
-@PROJECT
-@JSON
 def stop(path: str, as_json: bool) -> None:
     """Stop the cluster and its jobs; their checkpoints stay. No effect if none is running.
 
-    'paimon-features cancel VIEW' and 'paimon-features ingest topic SOURCE --stop' stop a job with a
-    savepoint first.
+    'paimon-features submit VIEW --stop' and 'paimon-features ingest topic SOURCE --stop' stop a job
+    with a savepoint first.
 
     \b
     paimon-features cluster stop
@@ -141,30 +142,6 @@ def stop(path: str, as_json: bool) -> None:
         click.echo("no cluster runs")
 
 
-LISTEN = click.option(
-    "--listen", default="0.0.0.0", show_default=True, help="Address to listen on."
-)
-HOST = click.option(
-    "--host", help="Name under which others reach this host; default: its host name."
-)
-REST_PORT = click.option(
-    "--rest-port",
-    type=int,
-    default=8081,
-    show_default=True,
-    help="Port of the job manager's REST API.",
-)
-RPC_PORT = click.option(
-    "--rpc-port", type=int, default=6123, show_default=True, help="RPC port of the job manager."
-)
-
-METRICS = click.option(
-    "--metrics-port",
-    type=click.IntRange(1, 65535),
-    help="Port at which Prometheus reads Flink's metrics, 9249 by custom; default: none.",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Where a process of the cluster listens, and the name under which others reach it."""
@@ -176,39 +153,69 @@ class Addresses:
     metrics_port: int | None
 
 
-@cluster.command(name="run")
-@click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
-@click.option("--address", required=True, metavar="HOST", help="Host name of the job manager.")
+_ADDRESSES = {"listen", "rest_port", "rpc_port", "metrics_port"}
+_MANAGER = {"address", "slots", "memory_mb", "off_heap_mb", "host", "scheduler", "ha", *_ADDRESSES}
+_APPLICATION = {"arguments", "address", "memory_mb", "job_id", *_ADDRESSES}
+
+
+@cluster.command(name="run", context_settings={"ignore_unknown_options": True})
+@click.argument("process", type=click.Choice(["jobmanager", "taskmanager", "application"]))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[PROGRAM [OPTIONS]...]")
+@click.option(
+    "--address",
+    metavar="HOST",
+    help="Host name of the job manager; default for an application: 127.0.0.1.",
+)
 @click.option(
     "--slots", type=int, default=8, show_default=True, help="Task slots of a task manager."
 )
 @click.option(
     "--memory-mb",
     type=int,
-    help="Memory of the process in MiB; default: 1024 (jobmanager), 2048 (taskmanager).",
+    help="Memory of the process in MiB; default: 1024, of a task manager 2048.",
 )
 @OFF_HEAP
-@HOST
-@LISTEN
-@REST_PORT
-@RPC_PORT
-@METRICS
+@click.option("--host", help="Name under which others reach this host; default: its host name.")
+@click.option("--listen", default="0.0.0.0", show_default=True, help="Address to listen on.")
+@click.option(
+    "--rest-port",
+    type=int,
+    default=8081,
+    show_default=True,
+    help="Port of the job manager's REST API.",
+)
+@click.option(
+    "--rpc-port", type=int, default=6123, show_default=True, help="RPC port of the job manager."
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Port at which Prometheus reads Flink's metrics, 9249 by custom; default: none.",
+)
 @SCHEDULER
 @HA
+@click.option(
+    "--job-id",
+    help="application: Flink's id of the job, 32 hexadecimal digits; default: random.",
+)
 @grouped(Addresses, "addresses")
 @PROJECT
+@click.pass_context
 def run_(
-    manager: Manager,
-    address: str,
+    context: click.Context,
+    process: Literal["jobmanager", "taskmanager", "application"],
+    arguments: tuple[str, ...],
+    address: str | None,
     slots: int,
     memory_mb: int | None,
     off_heap_mb: int | None,
     addresses: Addresses,
     scheduler: Scheduler | None,
     ha: str | None,
+    job_id: str | None,
     path: str,
 ) -> None:
-    """Run one process of a multi-host cluster in the foreground.
+    """Run a process of a multi-host cluster, or a job, in the foreground.
 
     Made for containers and service managers.
 
@@ -222,10 +229,31 @@ def run_(
     see docs/how-to/serving/high-availability.md. Anyone who can reach the cluster's ports (8081,
     6123, those of the task managers) can run code in it: keep it in a private network. docker/ has
     an example compose file.
+
+    \b
+    paimon-features cluster run application tiles --address tiles-1 --view customer_spend
+    paimon-features cluster run taskmanager --address tiles-1 --slots 4
+    paimon-features cluster run application iterate train.py:build --mode thread
+
+    An application is a job manager that starts one PROGRAM itself: 'tiles' is the job of 'submit',
+    'history' that of 'training-set --engine flink --output', 'ingest' and 'iterate' those of the
+    commands of that name. It ends with the job. To recover from a failure start the same command
+    again: 'tiles' and a topic's 'ingest' resume from their last checkpoints. Options of the program
+    follow its name; see docs/how-to/serving/application-mode.md.
     """
+    if process == "application":
+        check_options(context, {"process", *_APPLICATION}, "'cluster run application'")
+        _run_application(arguments, address or "127.0.0.1", memory_mb, job_id, addresses, path)
+        return
+    if arguments:
+        near = did_you_mean(arguments[0], [name for p in context.command.params for name in p.opts])
+        raise click.UsageError(f"'cluster run {process}' takes no {arguments[0]}{near}")
+    check_options(context, {"process", *_MANAGER}, f"'cluster run {process}'")
+    if address is None:
+        raise click.UsageError("--address is required: the host name of the job manager")
     from paimon_features.flink.cluster import ClusterShape, run_manager
 
-    size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[manager]
+    size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[process]
     sizes: dict[str, Any] = {} if memory_mb is None else {size: memory_mb}
     if scheduler is not None:
         sizes["scheduler"] = scheduler
@@ -234,68 +262,38 @@ def run_(
     config = Project.open(path).config
     note_stores(config)
     shape = ClusterShape(slots=slots, **sizes)
-    run_manager(manager, config.state_dir, address, shape, ha=ha, **asdict(addresses))
+    run_manager(process, config.state_dir, address, shape, ha=ha, **asdict(addresses))
 
 
-@cluster.command(context_settings={"ignore_unknown_options": True})
-@click.argument("program", type=click.Choice(["tiles", "ingest", "history", "iterate"]))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--address", default="127.0.0.1", show_default=True, metavar="HOST", help="Of this host."
-)
-@click.option("--memory-mb", type=int, help="Of this process; default: 1024.")
-@click.option("--job-id", help="Flink's id of the job, 32 hexadecimal digits; default: random.")
-@LISTEN
-@REST_PORT
-@RPC_PORT
-@METRICS
-@PROJECT
-def application(
-    program: str,
-    arguments: tuple[str, ...],
+def _run_application(
+    arguments: Sequence[str],
     address: str,
     memory_mb: int | None,
     job_id: str | None,
-    listen: str,
-    rest_port: int,
-    rpc_port: int,
-    metrics_port: int | None,
+    addresses: Addresses,
     path: str,
 ) -> None:
-    """Run a PROGRAM in application mode, without a client.
-
-    \b
-    paimon-features cluster application tiles --address tiles-1 --view customer_spend
-    paimon-features cluster run taskmanager --address tiles-1 --slots 4
-    paimon-features cluster application iterate train.py:build --mode thread
-
-    A job manager of its own runs in the foreground and starts the program itself: 'tiles' is the
-    job of 'submit', 'ingest', 'history' and 'iterate' are those of the commands of that name. Task
-    managers are started separately and connect to --address. The process ends with the job. To
-    recover from a failure start the same command again: 'tiles' and a topic's 'ingest' resume
-    from their last checkpoints. Options of the program follow its name; see
-    docs/how-to/serving/application-mode.md.
-    """
     from paimon_features.flink.cluster import ClusterShape, run_manager
-    from paimon_features.project.programs import program as program_file
+    from paimon_features.project.programs import program
 
+    if not arguments:
+        raise click.UsageError(f"pass the PROGRAM of the application: {', '.join(APPLICATIONS)}")
+    if arguments[0] not in APPLICATIONS:
+        raise UnknownNameError.of("program", arguments[0], APPLICATIONS)
     if job_id is not None and not re.fullmatch("[0-9a-f]{32}", job_id):
         raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")
     config = Project.open(path).config
     note_stores(config)
     shape = ClusterShape() if memory_mb is None else ClusterShape(job_manager_mb=memory_mb)
+    name, *options = arguments
     run_manager(
         "jobmanager",
         config.state_dir,
         address,
         shape,
-        host=address,
-        listen=listen,
-        rest_port=rest_port,
-        rpc_port=rpc_port,
-        application=[str(program_file(program)), *arguments, "--project", str(config.root)],
+        application=[str(program(name)), *options, "--project", str(config.root)],
         job_id=job_id,
-        metrics_port=metrics_port,
+        **asdict(replace(addresses, host=address)),
     )
 
 

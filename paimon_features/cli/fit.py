@@ -237,6 +237,6 @@ def _show(
         click.echo(f"  exported to {written}")
     elif not one_line:
         click.echo(
-            f"  'paimon-features fitted export {version.name} {version.version}' writes the file "
+            f"  'paimon-features fitted {version.name} {version.version} --export' writes the file "
             "that a service pins"
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.models.fitted_table import fitted_names, fitted_versions
@@ -17,90 +16,89 @@ from paimon_features.project import Project
 from paimon_features.transformers import FittedVersion
 from paimon_features.transformers.fitted_version import path_of
 
-NAME = click.argument("name")
-VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
 
-
-@click.group(cls=SuggestingGroup)
-def fitted() -> None:
-    """Show fitted transformers and export the versions that services pin.
-
-    Python saves them: project.fitted.save("amount_scaler", scaler). A service pins a
-    version and reads it from the file that 'export' writes next to the definitions: keep both
-    under version control.
-    """
-
-
-@fitted.command()
+@click.command()
 @click.argument("name", required=False)
-@VERSION
+@click.argument("version", type=click.IntRange(min=1), required=False)
 @click.option("--versions", is_flag=True, help="List all versions of NAME.")
-@PROJECT
-@JSON
-def show(name: str | None, version: int | None, versions: bool, path: str, as_json: bool) -> None:
-    """List all versions, or show one of NAME, by default the newest.
-
-    \b
-    paimon-features fitted show
-    paimon-features fitted show amount_scaler             # with its fitted parameters
-    paimon-features fitted show amount_scaler 3 --json
-    paimon-features fitted show amount_scaler --versions
-    """
-    if versions and (name is None or version is not None):
-        raise click.UsageError("--versions takes NAME, and no VERSION")
-    project = Project.open(path)
-    if name is None or versions:
-        _list(project, fitted_names(project.lake) if name is None else [name], as_json)
-        return
-    loaded = project.fitted.load(name, version)
-    if as_json:
-        click.echo(json.dumps(loaded.to_document(), indent=2))
-        return
-    for line in _details(loaded):
-        click.echo(line)
-
-
-@fitted.command()
-@NAME
-@VERSION
 @click.option(
-    "--onnx",
-    "onnx_file",
-    type=OutputFile(),
-    help="Write an ONNX model to this file instead.",
+    "--export",
+    is_flag=True,
+    help="Write fitted/NAME/vVERSION.json, which services pin. Repeating it has no effect; a file "
+    "with different content is an error.",
 )
+@click.option("--onnx", "onnx_file", type=OutputFile(), help="Write an ONNX model to this file.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float64"]),
     default="float32",
     show_default=True,
-    help="Type of the ONNX model's inputs and outputs.",
+    help="With --onnx: type of the model's inputs and outputs.",
 )
 @PROJECT
-def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, path: str) -> None:
-    """Export a version as fitted/NAME/vVERSION.json; default: the newest.
-
-    Services read the file, on hosts without access to the lake. Exporting again has no effect; a
-    file with different content is an error. With --onnx it is an ONNX model with one input per
-    column; its metadata name the version.
+@JSON
+def fitted(
+    name: str | None,
+    version: int | None,
+    versions: bool,
+    export: bool,
+    onnx_file: Path | None,
+    dtype: str,
+    path: str,
+    as_json: bool,
+) -> None:
+    """List fitted transformers, or show or export one of NAME: VERSION, or the newest.
 
     \b
-    paimon-features fitted export amount_scaler 3
-    paimon-features fitted export amount_scaler 3 --onnx amount_scaler.onnx
+    paimon-features fitted                                # all versions of all transformers
+    paimon-features fitted amount_scaler                  # with its fitted parameters
+    paimon-features fitted amount_scaler --versions
+    paimon-features fitted amount_scaler 3 --export       # fitted/amount_scaler/v3.json
+    paimon-features fitted amount_scaler 3 --onnx amount_scaler.onnx
+
+    'fit' saves them, or Python: project.fitted.save("amount_scaler", scaler). A service pins a
+    version and reads it from the file of --export, next to the definitions, on hosts without access
+    to the lake: keep both under version control. The ONNX model has one input per column; its
+    metadata name the version.
     """
+    if name is None and (export or onnx_file is not None):
+        raise click.UsageError("--export and --onnx require NAME")
+    if export and onnx_file is not None:
+        raise click.UsageError("pass --export or --onnx, not both")
+    if versions and (name is None or version is not None or export or onnx_file is not None):
+        raise click.UsageError("--versions takes NAME, and nothing else")
     project = Project.open(path)
+    if name is None or versions:
+        _list(project, fitted_names(project.lake) if name is None else [name], as_json)
+        return
     saved = project.fitted.load(name, version)
-    if onnx_file is not None:
+    if export or onnx_file is not None:
+        _export(project, saved, onnx_file, dtype, as_json)
+    elif as_json:
+        click.echo(json.dumps(saved.to_document(), indent=2))
+    else:
+        click.echo("\n".join(_details(saved)))
+
+
+def _export(
+    project: Project, saved: FittedVersion, onnx_file: Path | None, dtype: str, as_json: bool
+) -> None:
+    if onnx_file is None:
+        file = project.fitted.export(saved.name, saved.version)
+        note = (
+            "\npin it in a definition: "
+            f'pf.Transformed(..., pf.Fitted("{saved.name}", version={saved.version}))'
+        )
+    else:
         from paimon_features.transformers.onnx_export import to_onnx
 
-        model = to_onnx(saved, dtype=dtype)
-        onnx_file.write_bytes(model.SerializeToString())
-        click.echo(f"{saved}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
-        return
-    click.echo(f"{saved}: {project.fitted.export(name, saved.version)}")
-    click.echo(
-        f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={saved.version}))'
-    )
+        file, model = onnx_file, to_onnx(saved, dtype=dtype)
+        file.write_bytes(model.SerializeToString())
+        note = f", inputs {', '.join(one.name for one in model.graph.input)}"
+    if as_json:
+        click.echo(json.dumps({"version": str(saved), "file": str(file)}))
+    else:
+        click.echo(f"{saved}: {file}{note}")
 
 
 def _list(project: Project, names: Iterable[str], as_json: bool) -> None:

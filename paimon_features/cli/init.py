@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli._inputs import INPUT
-from paimon_features.cli._options import JSON, time_text
+from paimon_features.cli._options import JSON, check_options, time_text
 from paimon_features.cli._tables import new_table
 from paimon_features.core.configuration.input_settings import InputSettings
 from paimon_features.core.configuration.kafka_settings import check_brokers
@@ -65,8 +65,17 @@ _KAFKA_TEXTS = (*_KAFKA_FILES, "user", "mechanism")
     "PAIMON_FEATURES_KAFKA_PASSWORD.",
 )
 @INPUT
+@click.option(
+    "--from-feast",
+    "feast",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="REPOSITORY",
+    help="Convert the definitions of a Feast repository, a folder or one file, which is executed.",
+)
 @JSON
+@click.pass_context
 def init(
+    context: click.Context,
     folder: Path,
     origin: str | None,
     event_time: str | None,
@@ -74,6 +83,7 @@ def init(
     sample_rows: int,
     kafka_options: tuple[str, ...],
     options: tuple[str, ...],
+    feast: Path | None,
     as_json: bool,
 ) -> None:
     """Create a project in FOLDER (default: the current one), from your data or with an example.
@@ -87,6 +97,7 @@ def init(
     paimon-features init shop --from export.txt --input time_zone=Europe/Berlin
     paimon-features init shop --from kafka://broker:9092/clicks
     paimon-features init shop --from kafka://broker:9093/clicks --kafka tls=true --kafka user=me
+    paimon-features init shop --from-feast feature_repo
     paimon-features init churn                       # a worked example
 
     --from reads the first rows of a file (CSV in any dialect, JSON, Parquet, Avro, ORC, Arrow;
@@ -95,7 +106,16 @@ def init(
     finds the columns' types, the event time and its unit, columns that can be entity keys, and
     proposes a view with windows that suit the span of the data. What it saw, left out or could
     have decided otherwise is printed, and is in comments of features.py.
+
+    --from-feast converts entities, FeatureViews with file, push or stream sources, aggregations and
+    FeatureServices, and lists what has no counterpart with the reason. Feast need not be installed.
+    A FeatureView without aggregations becomes a TableView: the newest row at each time, within its
+    ttl. One with aggregations becomes a FeatureView.
     """
+    if feast is not None:
+        check_options(context, {"folder", "feast"}, "--from-feast")
+        _write_from_feast(feast, folder, as_json)
+        return
     if origin is None:
         if event_time or entity or options or kafka_options:
             raise click.UsageError("--event-time, --entity, --input and --kafka go with --from")
@@ -187,7 +207,6 @@ def _write_from(
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    from paimon_features.definitions import load_definitions
     from paimon_features.ingest.inputs.profiles import profile_parts
     from paimon_features.ingest.inputs.reading_process import read_apart
     from paimon_features.project.first_steps.proposal import definitions_text, inputs_text, propose
@@ -206,17 +225,55 @@ def _write_from(
         extra += "".join(f"{k} = {toml_value(v)}\n" for k, v in kafka.settings.items())
     else:
         extra = inputs_text(profile, source)
-    with tempfile.TemporaryDirectory() as scratch:
-        # what would not load is not written, and what is more than definitions is not run
-        check_definitions(text)
-        trial = Path(scratch, "features.py")
-        trial.write_text(text, "utf-8")
-        load_definitions(trial)
+    _check_loads(text)
     write_project(folder, definitions=text, engine=engine, extra=extra)
     if as_json:
         click.echo(json.dumps(_document(profile, proposal, folder), indent=2, default=str))
     else:
         _report(profile, proposal, folder, path, kafka)
+
+
+def _check_loads(text: str) -> None:
+    """Raise DefinitionError if generated definitions do not load; other code is not run."""
+    from paimon_features.definitions import load_definitions
+
+    check_definitions(text)
+    with tempfile.TemporaryDirectory() as scratch:
+        trial = Path(scratch, "features.py")
+        trial.write_text(text, "utf-8")
+        load_definitions(trial)
+
+
+def _write_from_feast(repository: Path, folder: Path, as_json: bool) -> None:
+    from paimon_features.integrations.feast.repository_import import convert, read_repository
+
+    _check_absent(folder)
+    root = repository if repository.is_dir() else repository.parent
+    done = convert(read_repository(repository), root)
+    if done.mapped:
+        _check_loads(done.text)
+    else:  # an empty file defines nothing, which is an error when it is loaded
+        check_definitions(done.text)
+    write_project(folder, definitions=done.text)
+    files = [str(folder / name) for name in FILES]
+    unmapped = [{"what": item, "why": why} for item, why in done.unmapped]
+    if as_json:
+        document = {
+            "files": files, "mapped": done.mapped, "unmapped": unmapped, "notes": done.notes,
+            "loads": done.loads,
+        }  # fmt: skip
+        click.echo(json.dumps(document, indent=2))
+        return
+    counts = ", ".join(f"{count} {kind}" for kind, count in done.mapped.items()) or "nothing"
+    lines = [*(f"wrote {file}" for file in files), f"mapped: {counts}"]
+    for title, texts in (
+        ("did not map", [f"{item}: {why}" for item, why in done.unmapped]),
+        ("to know", done.notes),
+        ("to load the data, once the definitions are applied", done.loads),
+    ):
+        if texts:
+            lines += [f"{title}:", *(f"  {text}" for text in texts)]
+    click.echo("\n".join(lines))
 
 
 def _document(profile: InputProfile, proposal: Proposal, folder: Path) -> dict[str, Any]:

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
-from paimon_features.cli._tables import new_table
+from paimon_features.cli._tables import STATUS_COLOURS, new_console, new_table
 from paimon_features.cli._values import parse_entities, parse_request, shown
 from paimon_features.core.times.clock import now_ms
 from paimon_features.definitions import Output, Selection
 from paimon_features.project import Project
 from paimon_features.serving.reading.fetcher import FeatureFetcher, OnlineResponse, ViewFreshness
-
-WIDTH = 10_000
-COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
 
 
 @click.command()
@@ -51,6 +47,11 @@ COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDI
     metavar="TIME",
     help="Read as of this time instead of now: UTC milliseconds, or 2011-12-09T12:50:00.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show which cells of a view's tiles each value is computed from.",
+)
 @PROJECT
 @JSON
 def lookup(
@@ -58,6 +59,7 @@ def lookup(
     entities: tuple[str, ...],
     inputs: tuple[str, ...],
     as_of: str | None,
+    explain: bool,
     path: str,
     as_json: bool,
 ) -> None:
@@ -68,6 +70,8 @@ def lookup(
     paimon-features lookup spend:sum_amount_1d spend:count_7d --entity customer_id=12346
     paimon-features lookup churn_v1 --entity user=7 --entity shop=north --as-of 2011-12-09T12:00
     paimon-features lookup fraud_v1 --entity customer_id=12346 --request amount=99.5
+    paimon-features lookup spend --entity customer_id=12346 --explain
+    paimon-features lookup spend:sum_amount_1d --entity customer_id=12346 --explain
 
     \b
     PRESENT          correct as of the applied snapshot
@@ -77,6 +81,12 @@ def lookup(
     ILL_CONDITIONED  a variance lost to rounding, an overflow in an interaction; no value
 
     Numbers are rounded to six digits and lists truncated; --json prints everything.
+
+    --explain takes one entity and a view, or features of one, whose cells it then lists:
+
+    \b
+    #   a cell in the value                   .   a cell not in it
+    [   where the window begins               )   where it ends
     """
     project = Project.open(path)
     refs = _refs(project, features)
@@ -84,6 +94,14 @@ def lookup(
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
     as_of_ms = now_ms() if as_of is None else time_ms(as_of)
+    if explain:
+        if inputs:
+            raise click.UsageError("--request does not apply to --explain")
+        from paimon_features.cli._explanation import show_explanation
+
+        cells = any(":" in text for text in features)
+        show_explanation(project, refs, wanted, as_of_ms, as_json, cells=cells)
+        return
     fetcher = FeatureFetcher(project.name, views, project.store)
     request = parse_request(inputs, Selection.of(refs).inputs)
     response = fetcher.get(refs, wanted, as_of_ms, request)
@@ -119,8 +137,7 @@ def _document(response: OnlineResponse) -> dict[str, Any]:
 
 
 def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None:
-    # wider than any terminal: a table that does not fit is cut by the terminal, not by us
-    console = Console(highlight=False, width=WIDTH)
+    console = new_console()
     table = new_table()
     table.add_column("feature")
     rows, statuses = response.to_pylist(), response.status_rows()
@@ -141,7 +158,7 @@ def _cell(value: Any, status: str) -> Text:
     text = shown(value)
     if status == "PRESENT":
         return Text(text)
-    return Text(f"{text} {status}", style=COLOURS[status])
+    return Text(f"{text} {status}", style=STATUS_COLOURS[status])
 
 
 def _freshness(freshness: ViewFreshness, clock_ms: int) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._model_names import NAME, VERSION, VersionsCommand
-from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._options import JSON, PROJECT, check_options, time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.cli.models_outcomes import compare, outcomes
 from paimon_features.cli.models_quantise import quantise
@@ -35,7 +34,7 @@ SERIAL = click.option(
     "--if-change",
     "expected_serial",
     type=click.IntRange(min=0),
-    help="Only if the newest change of the model has this number ('models list' shows it): "
+    help="Only if the newest change of the model has this number ('models show' shows it): "
     "otherwise another process was faster, and nothing happens.",
 )
 
@@ -60,19 +59,44 @@ for command in (outcomes, compare, quantise):
     models.add_command(command)
 
 
-@models.command("list")
-@click.argument("names", nargs=-1)
+@models.command(cls=VersionsCommand)
+@click.argument("name", required=False)
+@VERSION
+@click.option("--versions", is_flag=True, help="List all versions of NAME.")
 @PROJECT
 @JSON
-def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
-    """List all versions, or those of the models NAMES.
+def show(name: str | None, version: int | None, versions: bool, path: str, as_json: bool) -> None:
+    """List all models, or show a version of NAME; default: the newest.
+
+    A version has a signature, training pins, metrics, files, a card and notes.
 
     \b
-    paimon-features models list
-    paimon-features models list churn --json
+    paimon-features models show                     # all versions of all models
+    paimon-features models show churn --versions
+    paimon-features models show churn
+    paimon-features models show churn@3 --json
     """
+    if versions and (name is None or version is not None):
+        raise click.UsageError("--versions takes NAME, and no VERSION")
     project = Project.open(path)
-    listed = [project.models.states(name) for name in names or project.models.names()]
+    if name is None or versions:
+        _list(project, project.models.names() if name is None else [name], as_json)
+        return
+    manifest = project.models.manifest(name, version)
+    state = project.models.states(name).of(manifest.version)
+    notes = [entry for entry in project.models.notes(name) if entry.version == manifest.version]
+    if as_json:
+        document = {**asdict(manifest), "state": asdict(state), "notes": list(map(asdict, notes))}
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo("\n".join(_details(manifest, f"{state.state}, {_percent(state.traffic)} traffic")))
+    for note in notes:
+        action = note.action.replace("_", " ")
+        click.echo(f"\n{time_text(note.at_ms)}  {action}: {note.text}")
+
+
+def _list(project: Project, names: Sequence[str], as_json: bool) -> None:
+    listed = [project.models.states(name) for name in names]
     if as_json:
         click.echo(json.dumps([_listed(project, states) for states in listed], indent=2))
         return
@@ -93,78 +117,13 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
     click.echo("\n".join(table_lines([heads, *lines])))
 
 
-@models.command(cls=VersionsCommand)
-@NAME
-@VERSION
-@PROJECT
-@JSON
-def show(name: str, version: int | None, path: str, as_json: bool) -> None:
-    """Show a version; default: the newest.
-
-    Signature, training pins, metrics, files, card and notes.
-
-    \b
-    paimon-features models show churn
-    paimon-features models show churn@3 --json
-    """
-    project = Project.open(path)
-    manifest = project.models.manifest(name, version)
-    state = project.models.states(name).of(manifest.version)
-    notes = [entry for entry in project.models.notes(name) if entry.version == manifest.version]
-    if as_json:
-        document = {**asdict(manifest), "state": asdict(state), "notes": list(map(asdict, notes))}
-        click.echo(json.dumps(document, indent=2))
-        return
-    click.echo("\n".join(_details(manifest, f"{state.state}, {_percent(state.traffic)} traffic")))
-    for note in notes:
-        action = note.action.replace("_", " ")
-        click.echo(f"\n{time_text(note.at_ms)}  {action}: {note.text}")
-
-
-@models.command(cls=VersionsCommand)
-@NAME
-@click.argument("first", type=click.IntRange(min=1))
-@click.argument("second", type=click.IntRange(min=1))
-@PROJECT
-@JSON
-def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
-    """Show what differs between two versions.
-
-    Inputs, training, metrics and configuration are compared.
-
-    \b
-    paimon-features models diff churn@3 churn@4
-    """
-    project = Project.open(path)
-    manifests = [project.models.manifest(name, number) for number in (first, second)]
-    documents = [_flat(_comparable(project, manifest)) for manifest in manifests]
-    keys = sorted(documents[0].keys() | documents[1].keys())
-    changes = [
-        (key, documents[0].get(key), documents[1].get(key))
-        for key in keys
-        if documents[0].get(key) != documents[1].get(key)
-    ]
-    if as_json:
-        click.echo(json.dumps({key: [old, new] for key, old, new in changes}, indent=2))
-        return
-    if not changes:
-        click.echo(f"{manifests[0]} and {manifests[1]} differ in nothing but their time")
-    for key, old, new in changes:
-        if key == "card":
-            before, after = [(text or "").splitlines() for text in (old, new)]
-            for line in difflib.unified_diff(before, after, "card", "card", lineterm="", n=1):
-                click.echo(line)
-            continue
-        click.echo(f"{key}: {_shown(old)} -> {_shown(new)}")
-
-
 @models.command()
 @NAME
 @click.option(
     "--fitted",
     required=True,
     metavar="NAME[@VERSION]",
-    help="The fitted model ('fitted show' lists them); default: its newest version.",
+    help="The fitted model ('fitted' lists them); default: its newest version.",
 )
 @click.option("--service", required=True, help="The feature service: its outputs are the inputs.")
 @click.option(
@@ -218,7 +177,7 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
 
 
 @models.command(cls=VersionsCommand)
-@NAME
+@click.argument("name", required=False)
 @VERSION
 @click.option(
     "--previous",
@@ -240,15 +199,24 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
     help="Share of the entities that a challenger answers, in steps of 0.01.",
 )
 @SERIAL
+@click.option(
+    "--publish",
+    is_flag=True,
+    help="Only publish all models for serving hosts again, to the online store or next to the "
+    "bundle file, as [serve] bundle says. Promotions publish them, too.",
+)
 @PROJECT
 @JSON
+@click.pass_context
 def promote(
-    name: str,
+    context: click.Context,
+    name: str | None,
     version: int | None,
     previous: bool,
     state: ModelState,
     traffic: float | None,
     expected_serial: int | None,
+    publish: bool,
     path: str,
     as_json: bool,
 ) -> None:
@@ -265,8 +233,16 @@ def promote(
     paimon-features models promote churn 6 --as shadow
     paimon-features models promote churn 5 --as archived
     paimon-features models promote churn --previous     # a rollback
+    paimon-features models promote --publish
     """
-    registry = Project.open(path).models
+    project = Project.open(path)
+    registry = project.models
+    if publish:
+        check_options(context, {"publish"}, "--publish")
+        _publish(project, as_json)
+        return
+    if name is None:
+        raise click.UsageError("pass the NAME and VERSION to promote")
     if previous:
         if version is not None or traffic is not None or state != "production":
             raise click.UsageError("--previous takes neither VERSION nor --as nor --traffic")
@@ -309,16 +285,7 @@ def export(
         click.echo(str(written))
 
 
-@models.command()
-@PROJECT
-@JSON
-def publish(path: str, as_json: bool) -> None:
-    """Publish the models for serving hosts again.
-
-    Promotions publish them, too. They are where [serve] bundle says: in the online store, or next
-    to the bundle file.
-    """
-    project = Project.open(path)
+def _publish(project: Project, as_json: bool) -> None:
     index = project.models.publish()
     served = {name: [f"{name}@{v.version}" for v in s.versions] for name, s in index.models.items()}
     if as_json:
@@ -402,33 +369,3 @@ def _details(manifest: ModelManifest, state: str) -> Iterator[str]:
     if manifest.card:
         yield ""
         yield manifest.card.rstrip()
-
-
-def _comparable(project: Project, manifest: ModelManifest) -> dict[str, Any]:
-    document = asdict(manifest)
-    for name in ("name", "version", "created_at_ms"):
-        document.pop(name)
-    inputs = {column["of"]: column for column in document["signature"].pop("inputs")}
-    document["inputs"] = inputs
-    document["input order"] = list(inputs)
-    if "config.json" in manifest.files:
-        document["configuration"] = json.loads(project.models.file(manifest, "config.json"))
-        document["files"].pop("config.json")
-    if document["training"]:
-        for name in ("started_at_ms", "finished_at_ms"):
-            document["training"].pop(name)
-    return document
-
-
-def _flat(document: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(document, dict):
-        return {
-            key: value
-            for name, part in document.items()
-            for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
-        }
-    return {prefix: document}
-
-
-def _shown(value: Any) -> str:
-    return "-" if value is None else str(value)

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli._model_names import NAME, VersionsCommand
-from paimon_features.cli._options import JSON, PROJECT, OutputFile, moment_ms, time_ms, time_text
+from paimon_features.cli._options import (
+    JSON,
+    PROJECT,
+    OutputFile,
+    check_options,
+    moment_ms,
+    time_ms,
+    time_text,
+)
 from paimon_features.cli._shared_options import grouped
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import OwnershipError
@@ -173,9 +181,16 @@ def outcomes(
     type=OutputFile(),
     help="Also write a page with pictures, a .html file.",
 )
+@click.option(
+    "--manifests",
+    is_flag=True,
+    help="Show what differs in inputs, training, metrics and configuration instead of outcomes.",
+)
 @PROJECT
 @JSON
+@click.pass_context
 def compare(
+    context: click.Context,
     name: str,
     first: int | None,
     second: int | None,
@@ -184,10 +199,11 @@ def compare(
     since: str,
     until: str | None,
     out: Path | None,
+    manifests: bool,
     path: str,
     as_json: bool,
 ) -> None:
-    """Compare two versions by the outcomes of their predictions.
+    """Compare two versions: outcomes of their predictions, or manifests.
 
     By default the version in production with the newest challenger or shadow. The interval of the
     difference holds at all times at once (a confidence sequence): look as often as you like, and
@@ -199,9 +215,19 @@ def compare(
     paimon-features models compare churn
     paimon-features models compare churn 3 4 --metric log_loss --out compare.html
     paimon-features models compare churn --json | jq .winner
+    paimon-features models compare churn@3 churn@4 --manifests
 
-    The table outcomes_NAME has to be there: see 'models outcomes'.
+    Outcomes are read from the table outcomes_NAME: see 'models outcomes'. --manifests reads none,
+    and requires both versions.
     """
+    if manifests:
+        check_options(context, {"name", "first", "second", "manifests"}, "--manifests")
+        if first is None or second is None:
+            raise click.UsageError("--manifests requires two versions: churn 3 4")
+        from paimon_features.cli._manifest_differences import show_differences
+
+        show_differences(Project.open(path), name, (first, second), as_json)
+        return
     from paimon_features.project.outcomes.compare import compare_versions
     from paimon_features.project.outcomes.comparison_report import (
         comparison_lines,

@@ -16,20 +16,23 @@ from paimon_features.project import Project
 
 @click.command()
 @click.argument("model")
-@click.option("--int8-static", "method", flag_value="int8-static", help="Calibrated by rows.")
-@click.option("--int8-dynamic", "method", flag_value="int8-dynamic", help="Scaled at each call.")
-@click.option("--fp16", "method", flag_value="fp16", help="Half precision; for a GPU.")
+@click.argument("method", type=click.Choice(["int8-static", "int8-dynamic", "fp16"]))
 @click.option("--force", is_flag=True, help="Register it even if there is no gain.")
 @PROJECT
 @JSON
 def quantise(
     model: str,
-    method: Literal["int8-static", "int8-dynamic", "fp16"] | None,
+    method: Literal["int8-static", "int8-dynamic", "fp16"],
     force: bool,
     path: str,
     as_json: bool,
 ) -> None:
     """Quantise a version, and report its speed and accuracy.
+
+    \b
+    int8-static   calibrated by rows of the training set
+    int8-dynamic  scaled at each call
+    fp16          half precision, for a GPU
 
     MODEL is NAME@VERSION, or NAME for the newest version. Accuracy is measured on the validation
     rows of its training set, speed on one thread of this machine. The result is registered as a
@@ -38,11 +41,9 @@ def quantise(
     refused, with exit code 1.
 
     \b
-    paimon-features models quantise churn@3 --int8-dynamic
-    paimon-features models quantise churn@3 --int8-static --force
+    paimon-features models quantise churn@3 int8-dynamic
+    paimon-features models quantise churn@3 int8-static --force
     """
-    if method is None:
-        raise click.UsageError("say --int8-static, --int8-dynamic or --fp16")
     name, number = named_version(model)
     project = Project.open(path)
     project.models.manifest(name, number)  # before torch is imported

@@ -14,8 +14,7 @@ from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_ms
 from paimon_features.cli._progress_bar import steps
 from paimon_features.cli._shared_options import grouped
-from paimon_features.cli._tables import new_table
-from paimon_features.cli.lookup import WIDTH
+from paimon_features.cli._tables import new_console, new_table
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView
@@ -316,10 +315,7 @@ def _number(value: float | None) -> str:
 
 
 def _print(report: MonitoringReport, table: Sequence[Sequence[str]], out: Path | None) -> None:
-    from rich.console import Console
-
-    # wider than any terminal: a table that does not fit is cut by the terminal, not by us
-    console = Console(highlight=False, width=WIDTH)
+    console = new_console()
     shown = new_table()
     for head in table[0]:
         shown.add_column(head, justify="left" if head == "column" else "right", no_wrap=True)

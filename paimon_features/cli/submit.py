@@ -9,11 +9,13 @@ import click
 
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT, check_options, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
 from paimon_features.tiles.flink import submission
 from paimon_features.tiles.jobs.backfill import TileJobResult
+from paimon_features.tiles.jobs.jobs import cancel
+from paimon_features.tiles.jobs.target import TileTarget
 
 
 @click.command()
@@ -27,18 +29,24 @@ from paimon_features.tiles.jobs.backfill import TileJobResult
     metavar="FOLDER",
     help="With --rollback: resume from this folder, .../<job id>/chk-N, also of s3://.",
 )
+@click.option(
+    "--stop", is_flag=True, help="Stop the job with a savepoint, in any process or cluster."
+)
 @CLUSTER
 @PARALLELISM
 @GENERATION
 @PROJECT
 @JSON
+@click.pass_context
 def submit(
+    context: click.Context,
     view: str,
     bounded: bool,
     resume: bool,
     rollback: bool,
     rebuild: bool,
     checkpoint: str | None,
+    stop: bool,
     cluster: str | None,
     parallelism: int | None,
     generation: int | None,
@@ -54,6 +62,7 @@ def submit(
     paimon-features submit customer_spend                    # until Ctrl-C
     paimon-features submit customer_spend --bounded          # all current events
     paimon-features submit customer_spend --cluster          # on 'paimon-features cluster'
+    paimon-features submit customer_spend --stop             # with a savepoint
 
     Events are never counted twice. If the job cannot start safely, the error names a remedy:
 
@@ -62,6 +71,10 @@ def submit(
     --rebuild     no checkpoint is left: empty the generation and start over
     """
     target = tile_target(path, view, generation, parallelism)
+    if stop:
+        check_options(context, {"view", "stop", "generation"}, "--stop")
+        _stop(target, as_json)
+        return
     if (resume or rollback) and rebuild:
         raise click.UsageError(
             "--rebuild starts over; it cannot be combined with --resume or --rollback"
@@ -86,6 +99,19 @@ def submit(
     click.echo(_ending(outcome))
 
 
+def _stop(target: TileTarget, as_json: bool) -> None:
+    savepoint = cancel(target)
+    if as_json:
+        click.echo(json.dumps({"view": target.view.name, "savepoint": savepoint}))
+    elif savepoint is None:
+        click.echo(f"the backfill of {target} is cancelled; nothing was committed")
+    else:
+        click.echo(
+            f"stopped, savepoint {savepoint}; 'paimon-features submit {target.view.name}' resumes "
+            "from it"
+        )
+
+
 def _ending(outcome: TileJobResult) -> str:
     again = f"'paimon-features submit {outcome.view}'"
     if outcome.state == "UNCHANGED":
@@ -93,6 +119,6 @@ def _ending(outcome: TileJobResult) -> str:
     if outcome.state == "RUNNING":
         return (
             f"job {outcome.job_id} runs; 'paimon-features jobs' shows it, "
-            f"'paimon-features cancel {outcome.view}' stops it"
+            f"{again[:-1]} --stop' stops it"
         )
     return f"stopped with checkpoint {outcome.checkpoint}; {again} resumes from it"

@@ -272,7 +272,7 @@ class Transformations:
                 return (
                     f"transformed feature {name!r}: {fitted} was fitted on {column!r}, and {part} "
                     "is defined otherwise now. Fit it again ('paimon-features fit'), export the "
-                    f"new version ('paimon-features fitted export {fitted.name}') and pin it: "
+                    f"new version ('paimon-features fitted {fitted.name} --export') and pin it: "
                     f"Fitted({fitted.name!r}, version=...); or restore the definition"
                 )
         return None

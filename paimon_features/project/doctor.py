@@ -33,7 +33,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "serve": ("redis", "the online store: materialize, lookup"),
     "torch": ("torch", "training batches for torch"),
     "tensorflow": ("tensorflow", "training batches for TensorFlow"),
-    "onnx": ("onnx", "fitted export --onnx"),
+    "onnx": ("onnx", "fitted --onnx"),
     "demo": ("matplotlib", "plots of the demo"),
 }
 """For each extra, the module that shows whether it is installed, and its purpose."""

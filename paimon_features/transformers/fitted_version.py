@@ -132,7 +132,7 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
         the command that writes it.
     """
     path = path_of(folder, name, version)
-    command = f"'paimon-features fitted export {name} {version}'"
+    command = f"'paimon-features fitted {name} {version} --export'"
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``explain``, as a user runs it."""
+"""``lookup --explain``, as a user runs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.cli.explain import time_line
+from paimon_features.cli._explanation import time_line
 from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.project import Project
 from tests.commands import invoke as run
@@ -28,8 +28,8 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.redis
 def test_a_number_is_taken_apart_in_words_a_drawing_and_a_table(project: Project) -> None:
     done = run(
-        "explain", "customer_spend", "--entity", "customer_id=12346", "--as-of",
-        "2011-12-09T12:00:00", "--feature", "sum_amount_1d",
+        "lookup", "customer_spend:sum_amount_1d", "--entity", "customer_id=12346", "--as-of",
+        "2011-12-09T12:00:00", "--explain",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
@@ -46,7 +46,8 @@ def test_a_number_is_taken_apart_in_words_a_drawing_and_a_table(project: Project
 
 @pytest.mark.redis
 def test_every_feature_is_reported_and_json_has_it_all(project: Project) -> None:
-    requested = ("explain", "customer_spend", "--entity", "customer_id=12346", "--as-of", str(NOW))
+    explain = ("lookup", "customer_spend", "--explain", "--as-of", str(NOW))
+    requested = (*explain, "--entity", "customer_id=12346")
     view = project.view("customer_spend")
     reported = run(*requested).output
     for feature in view.features:
@@ -54,7 +55,7 @@ def test_every_feature_is_reported_and_json_has_it_all(project: Project) -> None
     document = json.loads(run(*requested, "--json").stdout)
     assert [f["name"] for f in document["features"]] == [f.name for f in view.features]
     assert document["as_of_ms"] == NOW
-    missing = run("explain", "customer_spend", "--entity", "customer_id=1", "--as-of", str(NOW))
+    missing = run(*explain, "--entity", "customer_id=1")
     assert missing.exit_code == 0
     assert "no record in the online store" in missing.output
     assert "MISSING" in missing.output
@@ -63,13 +64,14 @@ def test_every_feature_is_reported_and_json_has_it_all(project: Project) -> None
 @pytest.mark.redis
 def test_what_cannot_be_explained_is_reported(project: Project) -> None:
     for arguments, message in (
-        (("nothing", "--entity", "customer_id=1"), "unknown feature view 'nothing'"),
+        (("nothing", "--entity", "customer_id=1"), "unknown service 'nothing'"),
         (("customer_spend", "--entity", "customer_id=1,2"), "expected one value"),
         (("customer_spend", "--entity", "shop=1"), "expected KEY=VALUE"),
-        (("customer_spend", "--entity", "customer_id=1", "--feature", "x"), "unknown feature"),
+        (("customer_spend:x", "--entity", "customer_id=1"), "unknown feature"),
+        (("customer_spend", "--entity", "customer_id=1", "--request", "a=1"), "does not apply"),
         (("customer_spend", "--entity", "customer_id=1", "--as-of", "noon"), "expected UTC"),
     ):
-        done = run("explain", *arguments)
+        done = run("lookup", "--explain", *arguments)
         assert done.exit_code == 2, done.output
         assert message in done.output
 

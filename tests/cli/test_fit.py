@@ -87,7 +87,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
         f"scaler v1: standard_scaler of amount, quantity from {len(rows):,} rows (tiles)"
         in reported
     )
-    assert "'paimon-features fitted export scaler 1'" in reported
+    assert "'paimon-features fitted scaler 1 --export'" in reported
     expected = StandardScaler().fit(rows.select(["amount", "quantity"]))
     found = project.fitted.load("scaler").transformer
     assert isinstance(found, StandardScaler)

@@ -83,24 +83,24 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
         "table": "training_fitting", "snapshot_id": 1, "commit": commit,
         "definitions": {name: values[name] for name in ("sum_amount_30d", "share")},
     }  # fmt: skip
-    reported = run("fitted", "show").output.splitlines()
+    reported = run("fitted").output.splitlines()
     assert reported[0].split() == [
         "name", "version", "kind", "columns", "rows", "fitted", "at", "digest", "exported",
     ]  # fmt: skip
     assert reported[1].split()[:5] == ["amount_scaler", "1", "standard_scaler", "2", "2"]
     assert reported[1].endswith("no")
-    assert 'names      ["sum_amount_30d", "share"]' in run("fitted", "show", "amount_scaler").output
+    assert 'names      ["sum_amount_30d", "share"]' in run("fitted", "amount_scaler").output
 
     pinned = pin(1)
     refused = run("plan", code=2).output
     assert "fitted/amount_scaler/v1.json" in refused
-    assert "'paimon-features fitted export amount_scaler 1' writes it from the lake" in refused
-    exported = run("fitted", "export", "amount_scaler").output
+    assert "'paimon-features fitted amount_scaler 1 --export' writes it from the lake" in refused
+    exported = run("fitted", "amount_scaler", "--export").output
     assert 'pf.Fitted("amount_scaler", version=1)' in exported
-    run("fitted", "export", "amount_scaler", "1")  # once more is harmless
-    (listed,) = json.loads(run("fitted", "show", "amount_scaler", "--versions", "--json").stdout)
+    run("fitted", "amount_scaler", "1", "--export")  # once more is harmless
+    (listed,) = json.loads(run("fitted", "amount_scaler", "--versions", "--json").stdout)
     assert listed["exported"] is True
-    shown = json.loads(run("fitted", "show", "amount_scaler", "1", "--json").stdout)
+    shown = json.loads(run("fitted", "amount_scaler", "1", "--json").stdout)
     assert shown == json.loads(Path("fitted/amount_scaler/v1.json").read_text())
 
     plan = run("plan").output
@@ -158,8 +158,8 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
 ) -> None:
     project.fitted.save("amount_scaler", fit(project))
     project.fitted.save("amount_scaler", fit(project).partial_fit([[100.0, 0.5]]))
-    run("fitted", "export", "amount_scaler", "1")
-    run("fitted", "export", "amount_scaler", "2")
+    run("fitted", "amount_scaler", "1", "--export")
+    run("fitted", "amount_scaler", "2", "--export")
     pin(1)
     run("apply")
     pin(2)
@@ -178,7 +178,7 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
     assert "transformed feature 'scaled': the file of amount_scaler v2 has the digest" in refused
     assert "a version never changes" in refused
     assert "exists and differs from amount_scaler v2" in run(
-        "fitted", "export", "amount_scaler", "2", code=2
+        "fitted", "amount_scaler", "2", "--export", code=2
     ).output  # fmt: skip
     path.write_text(path.read_text().replace('"rows": 3', '"rows": 4'))
     assert "it was changed or damaged after it was written" in run("plan", code=2).output
@@ -188,7 +188,7 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
     pytest.importorskip("onnx", reason="pip install 'paimon-features[onnx]'")
     runtime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
     project.fitted.save("amount_scaler", fit(project))
-    reported = run("fitted", "export", "amount_scaler", "1", "--onnx", "scaler.onnx").output
+    reported = run("fitted", "amount_scaler", "1", "--onnx", "scaler.onnx").output
     assert reported == "amount_scaler v1: scaler.onnx, inputs sum_amount_30d, share\n"
     assert not Path("fitted").exists()
     session = runtime.InferenceSession("scaler.onnx", providers=["CPUExecutionProvider"])
@@ -200,15 +200,14 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
 
 
 def test_wrong_names_are_reported(project: Project) -> None:
-    assert "no transformer is saved yet" in run("fitted", "show").output
+    assert "no transformer is saved yet" in run("fitted").output
     project.fitted.save("amount_scaler", fit(project))
-    assert "unknown fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output
+    assert "unknown fitted transformer 'amont'" in run("fitted", "amont", code=2).output
     assert (
-        "unknown fitted transformer 'amont'"
-        in run("fitted", "show", "amont", "--versions", code=2).output
+        "unknown fitted transformer 'amont'" in run("fitted", "amont", "--versions", code=2).output
     )
     assert "has no version 7; it has: 1" in run(
-        "fitted", "export", "amount_scaler", "7", code=2
+        "fitted", "amount_scaler", "7", "--export", code=2
     ).output  # fmt: skip
     with pytest.raises(UnknownNameError, match="unknown table 'training_none'"):
         project.fitted.save("x", fit(project), table="training_none")

@@ -186,9 +186,12 @@ def test_the_shell_completes_commands_options_and_names(
 def test_completion_is_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for _ in range(2):
-        assert CliRunner().invoke(cli, ["completion", "bash", "--install"]).exit_code == 0
+        assert CliRunner().invoke(cli, ["--install-completion", "bash"]).exit_code == 0
     assert (tmp_path / ".bashrc").read_text().count("bash_source") == 1
-    assert "_paimon_features_completion" in CliRunner().invoke(cli, ["completion", "bash"]).stdout
+    assert (
+        "_paimon_features_completion"
+        in CliRunner().invoke(cli, ["--show-completion", "bash"]).stdout
+    )
 
 
 TOPIC = "installation"

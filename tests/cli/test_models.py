@@ -28,10 +28,10 @@ def register(project: Project, weight: float) -> None:
 
 
 def test_the_life_of_a_model(project: Project, tmp_path: Path) -> None:
-    assert "no model is registered yet" in run("list").output
+    assert "no model is registered yet" in run("show").output
     for weight in (1.0, 2.0, 3.0):
         register(project, weight)
-    lines = run("list").output.splitlines()
+    lines = run("show").output.splitlines()
     assert lines[0].split()[:3] == ["MODEL", "VERSION", "STATE"]
     assert [line.split()[:3] for line in lines[1:]] == [
         ["churn", str(number), "candidate"] for number in (1, 2, 3)
@@ -54,7 +54,7 @@ def test_the_life_of_a_model(project: Project, tmp_path: Path) -> None:
     assert {each["version"]: each["state"] for each in after["versions"]} == {
         1: "production", 2: "archived", 3: "shadow",
     }  # fmt: skip
-    listed = json.loads(run("list", "churn", "--json").stdout)[0]
+    listed = json.loads(run("show", "churn", "--versions", "--json").stdout)[0]
     assert listed["change"] == after["serial"]
     assert [each["metrics"]["auc"] for each in listed["versions"]] == [0.75, 1.0, 1.25]
 
@@ -70,13 +70,13 @@ def test_show_and_diff(project: Project) -> None:
     document = json.loads(run("show", "churn", "1", "--json").stdout)
     assert json.loads(run("show", "churn@1", "--json").stdout) == document
     assert (document["version"], document["state"]["state"]) == (1, "candidate")
-    lines = run("diff", "churn", "1", "2").output.splitlines()
-    assert run("diff", "churn@1", "churn@2").output.splitlines() == lines
+    lines = run("compare", "churn", "1", "2", "--manifests").output.splitlines()
+    assert run("compare", "churn@1", "churn@2", "--manifests").output.splitlines() == lines
     assert "configuration.optimiser.lr: 0.001 -> 0.002" in lines
     assert "training.seeds.order: 1 -> 2" in lines
     assert "+weight 2.0" in lines
     assert not any(line.startswith(("version", "created")) for line in lines)
-    assert "differ in nothing" in run("diff", "churn", "1", "1").output
+    assert "differ only in" in run("compare", "churn", "1", "1", "--manifests").output
 
 
 def test_export_writes_files_once(project: Project, tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_what_cannot_be_published_stays_in_the_lake_and_says_so(project: Project
         '[online]\nurl = "redis://127.0.0.1:1/0"\nconnect_timeout = "100ms"\nretries = 0\n'
     )
     done = run("promote", "churn", "1", code=1)
-    assert "'paimon-features models publish' publishes it" in done.output
+    assert "'paimon-features models promote --publish' publishes it" in done.output
     Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    assert "published churn@1" in run("publish").output
+    assert "published churn@1" in run("promote", "--publish").output
 
 
 OFFLINE = """

@@ -103,7 +103,9 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
         assert found["rows"][0][name] == pytest.approx(value), name
 
     feature = next(n for n in tried[0]["features"] if n.startswith("sum_betrag"))
-    assert "2024" in run_process("explain", view, "--entity", f"kunde_id={key}", "--as-of", at)
+    assert "2024" in run_process(
+        "lookup", view, "--explain", "--entity", f"kunde_id={key}", "--as-of", at
+    )
     with server(tmp_path / "shop") as url:
         request = {"features": [f"{view}:{feature}"], "entities": {"kunde_id": [key]},
                    "as_of": int(at)}  # fmt: skip

@@ -86,6 +86,24 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         ("init", "new", "--from", "kafka://b:9092/t", "--kafka", "tls=yes"),
         "--kafka tls=yes: expected tls=true or tls=false",
     ),
+    (("init", "new", "--from-feast", ".", "--from", "sales.csv"), "'--from' does not apply to"),
+    (("submit", "spend", "--stop", "--bounded"), "'--bounded' does not apply to --stop"),
+    (("backfill", "spend", "--from", "2024-01-01"), "pass both --from and --to"),
+    (
+        ("backfill", "spend", "--from", "2024-01-02", "--to", "2024-01-01"),
+        "--from 2024-01-02 is after --to 2024-01-01",
+    ),
+    (
+        ("backfill", "spend", "--from", "2024-01-01", "--to", "2024-01-01", "--rebuild"),
+        "'--rebuild' does not apply to --from and --to",
+    ),
+    (("check", "sizing", "--since", "1d"), "'--since' does not apply to 'check sizing'"),
+    (("fitted", "--export"), "--export and --onnx require NAME"),
+    (("models", "promote"), "pass the NAME and VERSION to promote"),
+    (("models", "promote", "churn", "--publish"), "does not apply to --publish"),
+    (("models", "compare", "churn", "--manifests"), "--manifests requires two versions"),
+    (("training-set", "--service", "f", "--rows", "r"), "pass either the NAME of a table or"),
+    (("training-set", "t", "--service", "f", "--rows", "r", "--statuses"), "requires --output"),
     (("apply", "--bundle", "a.bundle", "--take-over"), "--bundle takes no other option"),
     (("apply", "--bundle"), "nowhere to publish: pass --bundle FILE or --bundle online, or"),
     ((*FIT, "--columns", "amount", "--rows", "sales.csv"), "--rows requires --features"),
@@ -131,7 +149,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         "--engine local runs in this process; --cluster requires --engine flink",
     ),
     (
-        ("history", "--features", "f", "--rows", "r", "--output", "o.csv", "--cluster", "h:1"),
+        ("training-set", "--service", "f", "--rows", "r", "--output", "o.csv", "--cluster", "h:1"),
         "--cluster goes with --engine flink",
     ),
     (
@@ -144,24 +162,26 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         for words in (
             ("plan", "--out"),
             ("describe", "--graph", "--output"),
-            ("history", "--features", "f", "--rows", "r", "--output"),
+            ("training-set", "--service", "f", "--rows", "r", "--output"),
             ("derive", "t", "--output"),
             ("monitor", "spend", "--columns", "amount", "--out"),
             ("models", "compare", "churn", "--out"),
-            ("fitted", "export", "scaler", "--onnx"),
-            ("import-feast", ".", "--output"),
+            ("fitted", "scaler", "--onnx"),
         )
     ),
     (("sql", "SELECT 1", "--param", "a"), "--param a: expected NAME=VALUE"),
-    (("sizing", "all_sales"), "no feature view with windows that can be served online"),
-    (("sizing", "--entities", "many"), "--entities many: expected numbers such as 1e6,250000000"),
+    (("check", "sizing", "all_sales"), "no feature view with windows that can be served online"),
+    (
+        ("check", "sizing", "--entities", "many"),
+        "--entities many: expected numbers such as 1e6,250000000",
+    ),
     (("verify",), "pass FEATURES; --since, --until and --service require --from-log"),
     (("verify", "a:b", "--from-log"), "--from-log takes --service, not FEATURES"),
     (("verify", "--model", "churn"), "--model requires --predictions"),
     (("serve", "token"), "pass at least one --service, --view, --model or --role"),
     (("serve", "token", "--view", "spent"), "did you mean 'spend'"),
-    (("models", "quantise", "churn"), "say --int8-static, --int8-dynamic or --fp16"),
-    (("models", "quantise", "a b", "--fp16"), "'a b': expected NAME@VERSION, such as churn@3"),
+    (("models", "quantise", "churn"), "Missing argument '{int8-static|int8-dynamic|fp16}'"),
+    (("models", "quantise", "a b", "fp16"), "'a b': expected NAME@VERSION, such as churn@3"),
     (("retrain", "churn", "--rounds", "1"), "--rounds requires --follow"),
     (("retrain", "churn", "min_rows"), "'min_rows': expected SETTING=VALUE: retrain.min_rows=100"),
     (("drop", "feature-view", "spend", "--yes"), "still defined, and 'apply' would make it again"),
@@ -201,8 +221,8 @@ def test_the_shell_that_runs_must_be_known_to_complete_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
-    said = run("completion", code=2).stderr
-    assert "the shell 'tcsh' is not known; expected 'completion' with bash" in said
+    said = run("--show-completion", code=2).stderr
+    assert "unknown shell 'tcsh'; available: bash, fish, zsh" in said
 
 
 def test_an_error_of_ours_shows_where_it_arose_if_that_is_wanted() -> None:
@@ -249,7 +269,7 @@ def test_nothing_is_deleted_of_an_entity_until_the_word_is_typed() -> None:
 
 
 def test_sizes_are_estimated_for_any_number_and_name_what_is_left_out() -> None:
-    said = run("sizing", "--entities", "1,1e13").stdout
+    said = run("check", "sizing", "--entities", "1,1e13").stdout
     assert "all_sales: not served online" in said
     assert " TiB " in said
     assert " B " in said

@@ -38,8 +38,11 @@ def test_train_show_promote_and_reproduce(shop: Path) -> None:
     assert "churn@1: is this run, registered before" in run("train", "churn.yaml", *TREES).output
     document = json.loads(run("train", "churn.yaml", *TREES, "seed=1", "--json").stdout)
     assert (document["new"], document["version"]) == (True, 2)
-    assert "gradient_boosting" in run("models", "list").output
-    assert "configuration.seed: 0 -> 1" in run("models", "diff", "churn", "1", "2").output
+    assert "gradient_boosting" in run("models", "show").output
+    assert (
+        "configuration.seed: 0 -> 1"
+        in run("models", "compare", "churn", "1", "2", "--manifests").output
+    )
     assert run("models", "promote", "churn", "2").output == "churn@2: production, 100 %\n"
     assert "to the bit" in run("train", "--again", "churn@1", "--quiet").output
     assert json.loads(run("train", "--again", "churn", "--json").stdout)["same"] is True

@@ -37,7 +37,7 @@ spend = pf.FeatureView("spend", source=shop, entity=user, features=[pf.Count(win
     "command",
     [
         ["lookup", "spend", "--entity", "user_id=1"],
-        ["explain", "spend", "--entity", "user_id=1"],
+        ["lookup", "spend", "--entity", "user_id=1", "--explain"],
         ["materialize"],
         ["serve", "--port", "0"],
     ],

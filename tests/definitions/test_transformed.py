@@ -136,7 +136,7 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
         of(fitted, missing)
     assert str(error.value) == (
         "transformed feature 'amount_scaled': fitted transformer 'amount' version 3: no such "
-        f"file: {path} (available: v2); 'paimon-features fitted export amount 3' writes it from "
+        f"file: {path} (available: v2); 'paimon-features fitted amount 3 --export' writes it from "
         "the lake"
     )
     with pytest.raises(DefinitionError, match=r"pass the folder of exported versions"):

@@ -32,7 +32,7 @@ class ApplicationCluster:
     def run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a job manager that runs a program; it ends with the program's job."""
         sizes = ("--memory-mb", "768", "--metrics-port", str(self.metrics_port))
-        return self._start("application", program, *sizes, *arguments)
+        return self._start("run", "application", program, *sizes, *arguments)
 
     def metrics(self) -> set[str]:
         """The names of the metrics that Prometheus would read from the job manager."""

@@ -30,20 +30,20 @@ def test_the_help_shows_the_life_cycle_of_a_cluster() -> None:
     assert lines[at : at + 4] == [
         "paimon-features cluster start --slots 8",
         "paimon-features submit customer_spend --cluster",
-        "paimon-features cluster status",
+        "paimon-features cluster                  # also with --json",
         "paimon-features cluster stop",
     ]
-    for command in ("start", "status", "stop", "run"):
+    for command in ("start", "stop", "run"):
         assert f"paimon-features cluster {command}" in run(command, "--help").output
 
 
 def test_without_a_cluster_status_exits_with_one_and_stop_does_nothing() -> None:
-    found = run("status")
+    found = run()
     assert (found.exit_code, found.stdout) == (
         1,
         "no cluster runs; 'paimon-features cluster start' starts one\n",
     )
-    as_json = run("status", "--json")
+    as_json = run("--json")
     assert as_json.exit_code == 1
     assert json.loads(as_json.stdout)["running"] is False
     stopped = run("stop")
@@ -68,7 +68,7 @@ def test_outside_a_project_there_is_no_cluster(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    done = run("status")
+    done = run()
     assert done.exit_code == 2
     assert "'paimon-features init' creates a project" in done.stderr
 
@@ -108,7 +108,7 @@ def test_a_status_shows_jobs_and_restarted_processes(monkeypatch: pytest.MonkeyP
         running=True,
     )
     monkeypatch.setattr(LocalCluster, "status", lambda self: found)
-    assert run("status").stdout.splitlines() == [
+    assert run().stdout.splitlines() == [
         "address  127.0.0.1:8081   (http://127.0.0.1:8081 shows its jobs)",
         "slots    7 free of 8",
         "pids     11, 13",
@@ -120,7 +120,7 @@ def test_a_status_shows_jobs_and_restarted_processes(monkeypatch: pytest.MonkeyP
     ]
     starting = replace(found, starting=True, jobs=())
     monkeypatch.setattr(LocalCluster, "status", lambda self: starting)
-    done = run("status")
+    done = run()
     assert done.exit_code == 0
     assert "slots    the job manager does not answer; it is being restarted" in done.stdout
 
@@ -132,7 +132,23 @@ def test_an_address_of_high_availability_is_checked_before_anything_starts() -> 
 
 
 def test_an_application_has_an_id_that_flink_accepts() -> None:
-    done = run("application", "tiles", "--view", "spend", "--job-id", "first")
+    done = run("run", "application", "tiles", "--view", "spend", "--job-id", "first")
     assert done.exit_code == 2
     assert "'first' is not 32 hexadecimal digits" in done.output
-    assert run("application", "tails", "--view", "spend").exit_code == 2
+    unknown = run("run", "application", "tails", "--view", "spend")
+    assert unknown.exit_code == 2
+    assert "unknown program 'tails'; available: history, ingest, iterate, tiles" in unknown.output
+    nothing = run("run", "application")
+    assert "pass the PROGRAM of the application: tiles, ingest" in nothing.output
+
+
+def test_an_option_of_another_process_is_refused() -> None:
+    for arguments, message in (
+        (("jobmanager", "--address", "h", "--slotz", "3"), "takes no --slotz; did you mean"),
+        (("jobmanager", "--address", "h", "--job-id", "a" * 32), "'--job-id' does not apply to"),
+        (("application", "tiles", "--slots", "3"), "'--slots' does not apply to"),
+        (("jobmanager",), "--address is required"),
+    ):
+        done = run("run", *arguments)
+        assert done.exit_code == 2
+        assert message in done.output

@@ -141,7 +141,7 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
         # nobody has submitted a job again
         assert (target.record().job or {})["job_id"] == first_job
         # the states of these jobs are continued from savepoints
-        said = shop.run(["cancel", "spend"], ["ingest", "topic", "clicks", "--stop"])
+        said = shop.run(["submit", "spend", "--stop"], ["ingest", "topic", "clicks", "--stop"])
         assert all(f"savepoint {JOBS}/checkpoints/" in text for text in said)
         producer.send(100)
         shop.run(*jobs)
@@ -152,7 +152,7 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
         iterate += ["--wire", "memory", "--parallelism", "1", "--output", str(output)]
         shop.run(
             iterate,
-            ["cancel", "spend"],
+            ["submit", "spend", "--stop"],
             ["ingest", "topic", "clicks", "--stop"],
             ["cluster", "stop"],
         )

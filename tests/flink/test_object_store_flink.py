@@ -119,7 +119,7 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: S3Shop, tmp_path: Path)
         ["submit", "spend", "--bounded"],
         ["materialize"],
         ["lookup", "churn", "--entity", "customer_id=0,3", "--as-of", str(NOW_MS), "--json"],
-        ["history", "--features", "churn", "--rows", str(rows), "--output", str(output)],
+        ["training-set", "--service", "churn", "--rows", str(rows), "--output", str(output)],
         ["training-set", "churn", "--service", "churn", "--rows", str(rows)],
         ["verify", "churn", "--sample", "5", "--times", "2"],
         ["maintain", "tiles_spend_g1", "--keep-newest", "2"],

@@ -134,14 +134,14 @@ def test_tiles_without_events_are_removed_and_missing_ones_restored(
     tamper(
         target, tiles.slice(0, 1).set_column(0, tiles.schema.field(0), [pa.array([7], pa.int32())])
     )
-    around = ["repair", "spend", "--from", "1969-01-01", "--to", "2030-01-01"]
+    around = ["backfill", "spend", "--from", "1969-01-01", "--to", "2030-01-01"]
     around += ["--project", str(project.config.root)]
-    shown = CliRunner().invoke(cli, around)
+    shown = CliRunner().invoke(cli, [*around, "--dry-run"])
     assert shown.exit_code == 1, shown.output
     assert "1970-01-08: tiles of 1 entities: 1 too much" in shown.output
     assert "are missing" in shown.output
-    assert shown.output.endswith("nothing was written; --fix replaces these days\n")
-    fixed = CliRunner().invoke(cli, [*around, "--fix", "--json"])
+    assert shown.output.endswith("nothing was written; without --dry-run these days are replaced\n")
+    fixed = CliRunner().invoke(cli, [*around, "--json"])
     assert fixed.exit_code == 0, fixed.output
     reported = json.loads(fixed.stdout)
     by_day = {day["day"]: (day["missing"] > 0, day["spurious"]) for day in reported["days"]}

@@ -113,7 +113,7 @@ def test_the_loop_is_exact_with_a_rest_catalog(shop: Shop, tmp_path: Path) -> No
     times = {"customer_id": [0, 1, 2, 3, 4, 9], "event_time_ms": [NOW_MS] * 6}
     pq.write_table(pa.table(times), wanted)
     output = tmp_path / "history.parquet"
-    both = ["--features", "churn", "--rows", str(wanted)]
+    both = ["--service", "churn", "--rows", str(wanted)]
     shop.run(
         ["apply"],
         ["ingest", "files", "retail", str(files[0])],
@@ -123,8 +123,8 @@ def test_the_loop_is_exact_with_a_rest_catalog(shop: Shop, tmp_path: Path) -> No
         ["submit", "spend", "--bounded"],
         ["materialize"],
         ["lookup", "churn", "--entity", "customer_id=0,3", "--as-of", str(NOW_MS), "--json"],
-        ["history", *both, "--output", str(output)],
-        ["history", *both, "--output", str(tmp_path / "flink.parquet"), "--engine", "flink"],
+        ["training-set", *both, "--output", str(output)],
+        ["training-set", *both, "--output", str(tmp_path / "flink.parquet"), "--engine", "flink"],
         ["training-set", "churn", "--service", "churn", "--rows", str(wanted)],
         ["verify", "churn", "--sample", "5", "--times", "2"],
         ["maintain", "tiles_spend_g1", "--keep-newest", "2"],

@@ -94,7 +94,7 @@ def test_every_changed_byte_of_a_file_is_noticed(tmp_path: Path) -> None:
     assert read_version(tmp_path, "amount_scaler", 3) == version()
     for place in [m.start() for m in re.finditer(r"[0-9a-z]", text)]:
         path.write_text(text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :])
-        with pytest.raises(DefinitionError, match=r"v3\.json: .*fitted export amount_scaler 3"):
+        with pytest.raises(DefinitionError, match=r"v3\.json: .*fitted amount_scaler 3 --export"):
             read_version(tmp_path, "amount_scaler", 3)
 
 
@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_file_is_reported_with_the_command_that_writes_it(
     path = tmp_path / "amount_scaler" / "v3.json"
     assert reported() == (
         f"fitted transformer 'amount_scaler' version 3: no such file: {path} (available: v2); "
-        "'paimon-features fitted export amount_scaler 3' writes it from the lake"
+        "'paimon-features fitted amount_scaler 3 --export' writes it from the lake"
     )
     path.write_text((tmp_path / "amount_scaler" / "v2.json").read_text())
     assert (

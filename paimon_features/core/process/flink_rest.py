@@ -300,7 +300,7 @@ class FlinkRest:
             refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
             raise (_NotListeningError if refused else _UnreachableError)(
                 f"the cluster {self.url} does not answer ({error}); is it running? "
-                "'paimon-features cluster status' shows the local one"
+                "'paimon-features cluster' shows the local one"
             ) from error
         try:
             return json.loads(text) if text else {}

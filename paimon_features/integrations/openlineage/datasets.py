@@ -193,16 +193,13 @@ def _rows(reader: _DatasetReader, rows: str) -> LineageDataset:
 
 
 def _training_set(reader: _DatasetReader, params: Params) -> Datasets:
-    inputs, columns = reader.features(params["service"])
-    target = reader.table(TRAINING_PREFIX + params["name"], columns)
-    return [*inputs, _rows(reader, params["rows"])], [target]
-
-
-def _history(reader: _DatasetReader, params: Params) -> Datasets:
-    inputs, columns = reader.features(params["features"].split(","))
-    file = reader.file(params["output"])
-    fields = tuple((name, "") for name in columns)
-    target = LineageDataset(file.namespace, file.name, file.source, fields, columns=columns)
+    inputs, columns = reader.features(params["service"].split(","))
+    if params.get("output") is None:
+        target = reader.table(TRAINING_PREFIX + params["name"], columns)
+    else:
+        file = reader.file(params["output"])
+        fields = tuple((name, "") for name in columns)
+        target = LineageDataset(file.namespace, file.name, file.source, fields, columns=columns)
     return [*inputs, _rows(reader, params["rows"])], [target]
 
 
@@ -236,12 +233,10 @@ _COMMANDS = {
     "apply": _apply,
     "backfill": _tile_job,
     "derive": _derive,
-    "history": _history,
     "ingest": _ingest,
     "maintain": _maintain,
     "materialize": _materialize,
     "publish": _publish,
-    "repair": _tile_job,
     "submit": _tile_job,
     "train": _train,
     "training-set": _training_set,

@@ -349,7 +349,7 @@ def _liveness(record: LeaseRecord, claim: Claim | None) -> Liveness:
 def _refusal(table: str, current: LeaseRecord, why: str) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(current.since_ms / 1000))
     how = (
-        "cancel the job (`paimon-features cancel`)"
+        "cancel the job (`paimon-features submit VIEW --stop`)"
         if isinstance(current.holder, FlinkJobHolder)
         else "stop the process, or wait until it has finished"
     )

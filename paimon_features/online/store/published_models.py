@@ -44,7 +44,7 @@ from paimon_features.online.store.documents import (
 )
 from paimon_features.online.store.store import OnlineStore, Write
 
-AGAIN = "'paimon-features models publish'"
+AGAIN = "'paimon-features models promote --publish'"
 KIND = DocumentKind("paimon_features_models", "index of models", 1, 16 << 20, AGAIN, ModelError)
 PUBLISHED = ("production", "challenger", "shadow")
 """The states whose versions serving hosts load."""

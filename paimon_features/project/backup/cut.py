@@ -130,7 +130,7 @@ def _checkpoints(state_dir: Path) -> Iterator[tuple[str, bytes]]:
                 raise TableError(
                     f"the newest checkpoints in {root} have more than "
                     f"{MAX_CHECKPOINT_BYTES >> 20} MiB, too much to be read in one moment; stop "
-                    "the job with the largest one ('cancel'), then repeat the backup"
+                    "the job with the largest one ('submit VIEW --stop'), then repeat the backup"
                 )
             yield path.relative_to(state_dir).as_posix(), path.read_bytes()
 

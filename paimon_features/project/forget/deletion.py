@@ -246,7 +246,7 @@ class Deletion:
         if state not in NOT_RUNNING:
             raise OwnershipError(
                 f"generation {record.generation} of view {record.view!r} has a {state} job; "
-                f"'paimon-features cancel {record.view}' stops it, then repeat this command"
+                f"'paimon-features submit {record.view} --stop' stops it, then repeat this command"
             )
         if record.job is None or latest_snapshot(self.lake, record.table) is None:
             return

@@ -273,8 +273,9 @@ def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:
             raise DefinitionError(
                 f"transformed feature {name!r}: the file of {version} has the digest "
                 f"{pinned['digest']}, and the lake's version has {version.digest}; a version "
-                "never changes: delete the file and run 'paimon-features fitted export "
-                f"{version.name} {version.version}', or save the transformer as the next version"
+                "never changes: delete the file and run 'paimon-features fitted "
+                f"{version.name} {version.version} --export', or save the transformer as the next "
+                "version"
             )
 
 

@@ -98,8 +98,8 @@ def check_not_running(target: TileTarget) -> None:
     if record.job is not None and not record.job["local"] and state not in NOT_RUNNING:
         raise OwnershipError(
             f"{target} has a job, {record.job['job_id']} at {record.job['rest']}, which is "
-            f"{state}; 'paimon-features cancel {target.view.name}' stops it. If its cluster is "
-            f"certainly gone: 'paimon-features jobs --release {target.tables[0]}'"
+            f"{state}; 'paimon-features submit {target.view.name} --stop' stops it. If its "
+            f"cluster is certainly gone: 'paimon-features jobs --release {target.tables[0]}'"
         )
 
 

@@ -18,6 +18,7 @@ from paimon_features.integrations.feast.repository_import import (
     read_repository,
 )
 from paimon_features.lake import Lake
+from paimon_features.project import Project
 from paimon_features.project.planning.plan import apply_plan
 from tests.commands import invoke as run
 
@@ -223,19 +224,23 @@ def test_a_repository_that_does_not_run_is_refused_with_the_file(repository: Pat
         read_repository(repository)
 
 
-def test_the_command_writes_the_file_and_says_what_to_know(
+def test_the_command_writes_a_project_and_says_what_to_know(
     repository: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "out.py"
-    done = run("import-feast", repository, "--output", str(output))
+    folder = tmp_path / "converted"
+    done = run("init", folder, "--from-feast", repository)
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("mapped: ")
+    assert "\nmapped: " in done.output
     assert "did not map:" in done.output
-    load_definitions(output)
-    again = run("import-feast", repository, "--output", str(output))
-    assert (again.exit_code, "already exists" in again.stderr) == (2, True)
-    found = json.loads(run("import-feast", repository, "--json").stdout)
-    assert found["mapped"]["feature views"] == 4
+    load_definitions(folder / "features.py")
+    assert Project.open(folder).name == "converted"
+    again = run("init", folder, "--from-feast", repository)
+    assert (again.exit_code, "already contains" in again.stderr) == (2, True)
+    document = json.loads(
+        run("init", tmp_path / "b", "--from-feast", repository, "--json").stdout
+    )
+    assert document["mapped"]["feature views"] == 4
+    assert document["files"][1] == str(tmp_path / "b" / "features.py")
 
 
 ODD = """
@@ -302,9 +307,9 @@ def odd(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["", "json.py"])
 def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) -> None:
-    done = run("import-feast", odd / name, "--output", str(odd / "out.txt"))
+    done = run("init", odd / "project", "--from-feast", odd / name)
     assert done.exit_code == 0, done.output
-    definitions = load_definitions(odd / "out.txt")
+    definitions = load_definitions(odd / "project" / "features.py")
     assert set(definitions.tables) == {"user_stats", "class", "clicked"}
     # of the file, where neither the entity nor the view has the type
     assert definitions.tables["user_stats"].entity.keys["user"].text == "int64"
@@ -343,14 +348,6 @@ def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) ->
     ):
         assert text in done.output
     assert "slide_interval" not in done.output
-
-
-def test_without_a_file_the_definitions_are_the_output_and_the_rest_is_said(odd: Path) -> None:
-    done = run("import-feast", odd)
-    assert done.exit_code == 0, done.output
-    (odd / "out.txt").write_text(done.stdout)
-    assert "class" in load_definitions(odd / "out.txt").tables
-    assert done.stderr.startswith("mapped: ")
 
 
 def test_feast_that_is_imported_already_stays(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:

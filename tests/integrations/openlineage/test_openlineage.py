@@ -170,8 +170,8 @@ def test_each_command_tells_what_it_reads_and_writes(shop: Path) -> None:
         ("backfill customer_spend --engine local", "backfill.customer_spend", "COMPLETE",
          {"events_retail"}, tiles),
         ("derive daily", "derive.daily", "COMPLETE", tiles, {"features_daily"}),
-        ("history --features customer_spend:count_7d,profile:plan --rows rows.csv "
-         "--output joined.csv", "history", "COMPLETE",
+        ("training-set --service customer_spend:count_7d,profile:plan --rows rows.csv "
+         "--output joined.csv", "training-set", "COMPLETE",
          {*tiles, "events_prices", "rows.csv"}, {"joined.csv"}),
         ("maintain no_such_table", "maintain", "FAIL", {"no_such_table"}, {"no_such_table"}),
         ("train incomplete.yaml", "train.incomplete", "FAIL", set(), set()),
@@ -187,7 +187,7 @@ def test_each_command_tells_what_it_reads_and_writes(shop: Path) -> None:
         places = {one["namespace"] for one in [*end["inputs"], *end["outputs"]]}
         if "--kafka" in command:
             assert "kafka://k1:9092" in places, command
-        if command.startswith("history"):
+        if command.startswith("training-set"):
             joined = named(end["outputs"])["joined.csv"]
             assert columns(joined, "plan") == {("events_prices", "plan")}
             assert columns(joined, "count_7d") == {("tiles_customer_spend_g1", "p_rows")}

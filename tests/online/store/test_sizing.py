@@ -136,7 +136,7 @@ def test_an_empty_store_cannot_be_measured() -> None:
 
 
 def _sizing(folder: Path, *arguments: str) -> str:
-    done = CliRunner().invoke(cli, ["sizing", "--project", str(folder), *arguments])
+    done = CliRunner().invoke(cli, ["check", "sizing", "--project", str(folder), *arguments])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -152,7 +152,7 @@ def test_the_command_prints_views_and_totals(tmp_path: Path) -> None:
     assert view["basis"] == "an event in every tile"
     assert [one["entities"] for one in document["totals"]] == [10**6, 10**7, 10**8, 10**9]
     for wrong in (["--entities", "many"], ["--measure", "--events-per-day", "1"]):
-        done = CliRunner().invoke(cli, ["sizing", "--project", str(folder), *wrong])
+        done = CliRunner().invoke(cli, ["check", "sizing", "--project", str(folder), *wrong])
         assert done.exit_code == 2
 
 
@@ -165,7 +165,7 @@ def test_the_command_measures_the_projects_store(
     assert CliRunner().invoke(cli, ["init", str(folder)]).exit_code == 0
     with closing(patient_store(redis_url)) as store:
         fill(store, Project.open(folder).view("customer_spend"), 500, 1.0)
-    (view,) = json.loads(_sizing(folder, "--measure", "--sample", "200", "--json"))["views"]
+    (view,) = json.loads(_sizing(folder, "--measure", "200", "--json"))["views"]
     assert view["basis"] == "200 records measured"
     assert 20 < view["overhead_bytes"] < 120
     assert view["record_bytes"] == pytest.approx(56 + view["cells"] * view["cell_bytes"])

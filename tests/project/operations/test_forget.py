@@ -402,7 +402,7 @@ def test_tiles_of_a_job_that_may_run_are_not_changed(shop: Shop) -> None:
     job |= {"kind": "stream", "engine": "flink", "local": False, "rest": gone, "process": None}
     job.pop("state")
     generations.update(lake, "spend", 1, job=job)
-    with pytest.raises(OwnershipError, match="'paimon-features cancel spend' stops it"):
+    with pytest.raises(OwnershipError, match="'paimon-features submit spend --stop' stops it"):
         deletion(shop, online=False).carry_out()
     assert everything(shop) == before
 

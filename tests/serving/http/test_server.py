@@ -394,7 +394,7 @@ def test_a_pinned_version_is_served_from_its_file_and_its_lack_stops_the_start(
         write_version(folder / "fitted", FittedVersion("n", version, scaler, 0))
 
     pin(1)
-    assert "'paimon-features fitted export n 1' writes it from the lake" in refused(folder)
+    assert "'paimon-features fitted n 1 --export' writes it from the lake" in refused(folder)
     export(1, 1, 3)
     server = run()
     body = json.dumps({"features": ["pinned"], "entities": {"user": [7]}}).encode()

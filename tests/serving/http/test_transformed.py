@@ -181,7 +181,7 @@ def test_another_pinned_version_changes_replies_and_mixes_none(
         await until_seen((1.0, 1.0))
         write(2)
         assert not await reloader.reload(client.app)  # not exported: the previous one continues
-        assert "fitted export n 2" in client.app.state.reload_error
+        assert "fitted n 2 --export" in client.app.state.reload_error
         stamp = reloader._stamps()
         export(fitted, "n", StandardScaler().fit([[12.0], [14.0]]), 2)
         assert reloader._stamps() != stamp  # the new file alone is seen

@@ -1,4 +1,4 @@
-"""``repair``: recompute the tiles of some days from the events."""
+"""``backfill --from --to``: compute the tiles of some days again from the events."""
 
 from __future__ import annotations
 
@@ -9,78 +9,47 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
-from paimon_features.project import Project
 
 if TYPE_CHECKING:
     from paimon_features.tiles.flink.repair import RepairReport
+    from paimon_features.tiles.jobs.target import TileTarget
     from paimon_features.tiles.tile_comparison import DayComparison
 
 _EPOCH = date(1970, 1, 1)
-_DATE = click.DateTime(["%Y-%m-%d"])
 
 
-@click.command()
-@click.argument("view", shell_complete=VIEW_NAME)
-@click.option("--from", "first", type=_DATE, required=True, help="First day (UTC), inclusive.")
-@click.option("--to", "last", type=_DATE, required=True, help="Last day (UTC), inclusive.")
-@click.option(
-    "--fix/--dry-run", default=False, help="Replace the days that differ; default: only show them."
-)
-@click.option("--generation", type=int, help="Default: the one that matches the definition.")
-@PROJECT
-@JSON
-def repair(
-    view: str,
-    first: datetime,
-    last: datetime,
-    fix: bool,
-    generation: int | None,
-    path: str,
-    as_json: bool,
-) -> None:
-    """Recompute the tiles of VIEW for some days and show differences from the table.
+def compare_days(target: TileTarget, days: tuple[int, int], dry_run: bool, as_json: bool) -> None:
+    """Replace the tiles of days that differ from the events, or only show them.
 
-    Nothing is written without --fix. With it, a bounded run first catches up with the newest
-    event, then each day that differs is replaced. The tile job resumes afterwards with
-    'submit --resume'; the materializer rebuilds automatically.
-
-    \b
-    paimon-features cancel customer_spend                      # no job may be writing
-    paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09
-    paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09 --fix
-    paimon-features submit customer_spend --resume
-
-    Exit code 1 if differences remain. Days are event-time days; if a partition of the tiles
-    contains several, they are compared and replaced together. --fix removes tiles whose events
-    are no longer in the events table: check the report first.
+    Exits with 1 if differences remain.
     """
-    from paimon_features.tiles.flink.repair import repair as run
-    from paimon_features.tiles.jobs.target import TileTarget
+    from paimon_features.tiles.flink.repair import repair
 
-    days = [(given.date() - _EPOCH).days for given in (first, last)]
-    if days[0] > days[1]:
-        raise click.UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
-    target = TileTarget.of(Project.open(path), view, generation)
     with Progress("comparing", as_json, unit="days") as progress:
-        report = run(
+        report = repair(
             target,
             *days,
-            fix=fix,
+            fix=not dry_run,
             on_phase=progress,
             on_message=progress.message,
         )
     if as_json:
         click.echo(json.dumps(_document(report), indent=2, default=str))
     else:
-        click.echo("\n".join(_summary(report, fix)))
+        click.echo("\n".join(_summary(report, dry_run)))
     if not report.ok:
         sys.exit(1)
 
 
-def _summary(report: RepairReport, fix: bool) -> list[str]:
+def day_range(first: datetime, last: datetime) -> tuple[int, int]:
+    """Return the days of ``--from`` and ``--to`` since 1970; UsageError if they are swapped."""
+    if first > last:
+        raise click.UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
+    return (first.date() - _EPOCH).days, (last.date() - _EPOCH).days
+
+
+def _summary(report: RepairReport, dry_run: bool) -> list[str]:
     lines = [
         f"{report.view} g{report.generation}: {report.checked_days} days, {report.events:,} events "
         f"(snapshot {report.events_snapshot or '-'}), {report.tiles:,} tiles"
@@ -96,10 +65,10 @@ def _summary(report: RepairReport, fix: bool) -> list[str]:
         lines += [f"    {change}" for change in day.examples[:5]]
     if not report.days:
         return [*lines, "nothing differs"]
-    if not fix:
-        return [*lines, "nothing was written; --fix replaces these days"]
+    if dry_run:
+        return [*lines, "nothing was written; without --dry-run these days are replaced"]
     resumes = f"'paimon-features submit {report.view} --resume' resumes the job"
-    return [*lines, f"repaired, tiles at snapshot {report.snapshot}; {resumes}"]
+    return [*lines, f"replaced, tiles at snapshot {report.snapshot}; {resumes}"]
 
 
 def _date(day: int) -> str:

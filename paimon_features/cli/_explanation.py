@@ -1,4 +1,4 @@
-"""``explain``: which cells make up a number."""
+"""``lookup --explain``: which cells make up a value."""
 
 from __future__ import annotations
 
@@ -11,81 +11,56 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
-from paimon_features.cli._tables import new_table
-from paimon_features.cli._values import parse_entities
-from paimon_features.cli.lookup import COLOURS, WIDTH
+from paimon_features.cli._options import time_text
+from paimon_features.cli._tables import STATUS_COLOURS, new_console, new_table
 from paimon_features.core.errors import RequestError
-from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import format_duration
+from paimon_features.definitions import FeatureRef, Output
 from paimon_features.project import Project
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 
 Document = Mapping[str, Any]
 _COLUMNS = 72
 _MOST_CELLS = 40
 
 
-@click.command()
-@click.argument("view", shell_complete=VIEW_NAME)
-@click.option(
-    "--entity",
-    "entities",
-    multiple=True,
-    required=True,
-    metavar="KEY=VALUE",
-    help="The value of an entity key; repeat for further keys.",
-)
-@click.option(
-    "--as-of",
-    metavar="TIME",
-    help="Read as of this time (UTC: ms, or 2011-12-09T12:50:00) instead of now.",
-)
-@click.option("--feature", help="Explain this feature only, and list its cells.")
-@PROJECT
-@JSON
-def explain(
-    view: str,
-    entities: tuple[str, ...],
-    as_of: str | None,
-    feature: str | None,
-    path: str,
+def show_explanation(
+    project: Project,
+    refs: Sequence[Output],
+    entities: Mapping[str, Sequence[object]],
+    as_of_ms: int,
     as_json: bool,
+    *,
+    cells: bool,
 ) -> None:
-    """Explain an online read: which cells of an entity's record make up its features.
+    """Show which cells of an entity's record its features are computed from; also list ``cells``.
 
-    \b
-    paimon-features explain customer_spend --entity customer_id=12346
-    paimon-features explain customer_spend --entity customer_id=12346 --feature sum_amount_1d
-    paimon-features explain customer_spend --entity customer_id=12346 --as-of 2011-12-09T12:50:00
-
-    \b
-    #   a cell in the value                   .   a cell not in it
-    [   where the window begins               )   where it ends
+    Raises
+    ------
+    RequestError
+        For features of several views, of an interaction or a table view, or for several entities.
     """
-    from paimon_features.serving.reading.explain import explain as take_apart
-    from paimon_features.serving.reading.fetcher import FeatureFetcher
-
-    project = Project.open(path)
-    compiled = project.view(view)
-    parsed = parse_entities(entities, compiled.keys)
-    several = [name for name, values in parsed.items() if len(values) > 1]
+    views = {ref.view for ref in refs if isinstance(ref, FeatureRef)}
+    if len(views) != 1 or not all(isinstance(ref, FeatureRef) for ref in refs):
+        raise RequestError("--explain takes one feature view, or features of one: VIEW:FEATURE")
+    several = [name for name, values in entities.items() if len(values) > 1]
     if several:
         raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
-    entity = {name: value for name, [value] in parsed.items()}
-    as_of_ms = now_ms() if as_of is None else time_ms(as_of)
+    from paimon_features.serving.reading.explain import explain
+
+    compiled = project.view(views.pop())
     fetcher = FeatureFetcher(project.name, [compiled], project.store)
-    features = None if feature is None else [feature]
-    document = take_apart(fetcher, view, entity, as_of_ms, features)
+    entity = {name: value for name, [value] in entities.items()}
+    features = [ref.feature for ref in refs if isinstance(ref, FeatureRef)]
+    document = explain(fetcher, compiled.name, entity, as_of_ms, features)
     if as_json:
         click.echo(json.dumps(document))
         return
-    # wider than any terminal: a table that does not fit is cut by the terminal, not by us
-    console = Console(highlight=False, width=WIDTH)
+    console = new_console()
     for line in _head(document):
         console.print(line, markup=False)
     for one in document["features"]:
-        _print_feature(console, document, one, whole=feature is not None)
+        _print_feature(console, document, one, whole=cells)
 
 
 def _head(document: Document) -> list[str]:
@@ -109,7 +84,7 @@ def _print_feature(console: Console, document: Document, feature: Document, whol
     status = feature["status"]
     title = Text(f"\n{feature['name']} = {_value(feature['value'])}", style="bold")
     if status != "PRESENT":
-        title.append(f" {status}", style=COLOURS[status])
+        title.append(f" {status}", style=STATUS_COLOURS[status])
     console.print(title)
     console.print(feature["sentence"], markup=False)
     for line in time_line(document, feature):

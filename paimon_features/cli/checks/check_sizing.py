@@ -1,4 +1,4 @@
-"""``sizing``: how much memory the online store needs."""
+"""``check sizing``: how much memory the online store needs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli.checks import SizingOptions
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from paimon_features.online.store.sizing import TotalSize, ViewSize, measured_size, size_of, total
 from paimon_features.project import Project
@@ -18,75 +17,29 @@ from paimon_features.project import Project
 GIB = 1 << 30
 
 
-@click.command()
-@click.argument("views", nargs=-1, shell_complete=VIEW_NAME)
-@click.option(
-    "--events-per-day",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Average events per entity and day; determines how many tiles it fills.",
-)
-@click.option("--measure", is_flag=True, help="Measure records in the online store instead.")
-@click.option(
-    "--sample", type=click.IntRange(1), default=1000, show_default=True,
-    help="Records of each view that --measure reads.",
-)  # fmt: skip
-@click.option(
-    "--entities", default="1e6,1e7,1e8,1e9", show_default=True, help="Numbers of entities."
-)
-@click.option(
-    "--node-memory", type=click.FloatRange(min=0, min_open=True), default=64.0, show_default=True,
-    help="Memory of one server, GiB.",
-)  # fmt: skip
-@click.option(
-    "--headroom", type=click.FloatRange(0, 1, max_open=True), default=0.25, show_default=True,
-    help="Share to keep free: fragmentation, replication, clients.",
-)  # fmt: skip
-@PROJECT
-@JSON
-def sizing(
-    views: tuple[str, ...],
-    events_per_day: float | None,
-    measure: bool,
-    sample: int,
-    entities: str,
-    node_memory: float,
-    headroom: float,
-    path: str,
-    as_json: bool,
-) -> None:
-    """Estimate the online store's memory for VIEWS, or for all feature views.
-
-    A record has a header of 56 bytes and a cell for each tile, hour or day in which its entity
-    has events. The estimate depends on what is known about these cells:
-
-    \b
-      paimon-features sizing                        # upper bound: an event in every tile
-      paimon-features sizing --events-per-day 2.5   # events at random times
-      paimon-features sizing --measure              # most accurate: existing records
-
-    The peak occurs while a view is rebuilt next to its old records. Use this number of nodes for
-    Redis Cluster (docs/how-to/serving/online-store.md); replicas are extra.
-    """
-    if measure and events_per_day is not None:
+def check_sizing(views: Sequence[str], options: SizingOptions, path: str, as_json: bool) -> None:
+    """Estimate the online store's memory for ``views``, or for all feature views."""
+    if options.measure is not None and options.events_per_day is not None:
         raise click.UsageError("pass --measure or --events-per-day, not both")
     project = Project.open(path)
-    counts = _counts(entities)
+    counts = _counts(options.entities)
     sizes, left_out = [], []
     for name in views or tuple(project.definitions.views):
         view = project.view(name)
         if not view.is_online:
             left_out.append(name)
-        elif measure:
-            sizes.append(measured_size(view, project.name, project.store, sample))
+        elif options.measure is not None:
+            sizes.append(measured_size(view, project.name, project.store, options.measure))
         else:
-            sizes.append(size_of(view, project.name, events_per_day))
+            sizes.append(size_of(view, project.name, options.events_per_day))
     if not sizes:
         raise UnknownNameError("no feature view with windows that can be served online")
-    totals = [total(sizes, count, node_memory * GIB, headroom) for count in counts]
+    node_bytes = options.node_memory * GIB
+    totals = [total(sizes, count, node_bytes, options.headroom) for count in counts]
     if as_json:
         click.echo(json.dumps(_document(sizes, totals, left_out), indent=2))
         return
-    click.echo("\n".join(_lines(sizes, totals, left_out, node_memory, headroom)))
+    click.echo("\n".join(_lines(sizes, totals, left_out, options)))
 
 
 def _counts(text: str) -> list[int]:
@@ -113,8 +66,7 @@ def _lines(
     sizes: Sequence[ViewSize],
     totals: Sequence[TotalSize],
     left_out: Sequence[str],
-    node_memory: float,
-    headroom: float,
+    options: SizingOptions,
 ) -> Iterator[str]:
     for size in sizes:
         yield f"{size.view}: {size.entity_bytes:,.0f} bytes per entity ({size.basis})"
@@ -128,13 +80,13 @@ def _lines(
     for name in left_out:
         yield f"{name}: not served online"
     yield ""
-    yield f"{'entities':>15} {'records':>12} {'peak':>12}   nodes of {node_memory:g} GiB"
+    yield f"{'entities':>15} {'records':>12} {'peak':>12}   nodes of {options.node_memory:g} GiB"
     for one in totals:
         yield (
             f"{one.entities:>15,} {_bytes(one.bytes):>12} {_bytes(one.peak_bytes):>12}   "
             f"{one.nodes:,}"
         )
-    yield f"(peak: one view being rebuilt; {headroom:.0%} of each node stays free)"
+    yield f"(peak: one view being rebuilt; {options.headroom:.0%} of each node stays free)"
 
 
 def _bytes(count: float) -> str:
