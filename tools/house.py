@@ -22,6 +22,7 @@ import click
 import grimp
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # the sources of this checkout are counted, whichever is installed
 PACKAGES = ("paimon_features", "trainer_bridge")
 
 LIMITS = {
@@ -30,11 +31,11 @@ LIMITS = {
     "files at the top level": (5, 5),
     "cycles of modules": (0, 0),
     "cycles of folders": (0, 0),
-    "files in one folder": (74, 40),
+    "files in one folder": (71, 40),
     "product lines": (168_800, 148_000),
     "public class names that occur twice": (0, 0),
-    "commands": (61, 48),
-    "parameters of commands": (365, 350),
+    "commands": (48, 48),
+    "parameters of commands": (335, 335),
     "parameters of one command": (14, 14),
     "functions over 80 lines": (0, 0),
     "functions over 12 parameters": (1, 0),

@@ -27,7 +27,12 @@ from typing import Any
 import click
 
 from paimon_features import __version__
-from paimon_features.cli._shared_options import command_words, name_shared, take_shared
+from paimon_features.cli._shared_options import (
+    command_words,
+    data_changes,
+    name_shared,
+    take_shared,
+)
 from paimon_features.core.documents.redaction import redact, redact_uncaught_errors
 from paimon_features.core.errors import (
     ConfigurationError,
@@ -123,13 +128,6 @@ ONLINE = ("lookup", "serve")
 """Commands of a serving host; all others that need NumPy also need the lake."""
 
 
-OBSERVED = (
-    "apply", "backfill", "derive", "drop", "fit", "forget", "ingest", "maintain", "materialize",
-    "publish", "request-log", "submit", "train", "training-set",
-)  # fmt: skip
-"""Commands whose runs are reported to OpenLineage, where that is configured."""
-
-
 def load_command(name: str) -> click.Command:
     """Import a command of the table."""
     attribute = name.replace("-", "_")
@@ -195,11 +193,13 @@ class LazyGroup(SuggestingGroup):
             command = load_command(cmd_name)
         except ModuleNotFoundError as error:
             raise _missing(error, cmd_name) from error
-        if cmd_name not in OBSERVED:
-            return command
-        from paimon_features.cli._lineage import observed  # --help imports nothing
+        commands = command.commands.values() if isinstance(command, click.Group) else (command,)
+        if any(map(data_changes, commands)):
+            from paimon_features.cli._lineage import observe  # --help imports nothing
 
-        return observed(command, cmd_name)
+            for one in commands:
+                observe(one, cmd_name)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, section in COMMANDS.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
@@ -19,34 +20,47 @@ if TYPE_CHECKING:
 _EPOCH = date(1970, 1, 1)
 
 
-def compare_days(target: TileTarget, days: tuple[int, int], dry_run: bool, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Days:
+    """The options of ``backfill`` that choose days, and what is done about these."""
+
+    first: datetime | None
+    last: datetime | None
+    dry_run: bool
+
+    def to_range(self) -> tuple[int, int]:
+        """Return the first and the last day since 1970; UsageError if there are none."""
+        if self.first is None or self.last is None:
+            raise click.UsageError("pass both --from and --to")
+        if self.first > self.last:
+            raise click.UsageError(
+                f"--from {self.first:%Y-%m-%d} is after --to {self.last:%Y-%m-%d}"
+            )
+        return (self.first.date() - _EPOCH).days, (self.last.date() - _EPOCH).days
+
+
+def compare_days(target: TileTarget, days: Days, as_json: bool) -> None:
     """Replace the tiles of days that differ from the events, or only show them.
 
     Exits with 1 if differences remain.
     """
     from paimon_features.tiles.flink.repair import repair
 
+    day_range = days.to_range()
     with Progress("comparing", as_json, unit="days") as progress:
         report = repair(
             target,
-            *days,
-            fix=not dry_run,
+            *day_range,
+            fix=not days.dry_run,
             on_phase=progress,
             on_message=progress.message,
         )
     if as_json:
         click.echo(json.dumps(_document(report), indent=2, default=str))
     else:
-        click.echo("\n".join(_summary(report, dry_run)))
+        click.echo("\n".join(_summary(report, days.dry_run)))
     if not report.ok:
         sys.exit(1)
-
-
-def day_range(first: datetime, last: datetime) -> tuple[int, int]:
-    """Return the days of ``--from`` and ``--to`` since 1970; UsageError if they are swapped."""
-    if first > last:
-        raise click.UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
-    return (first.date() - _EPOCH).days, (last.date() - _EPOCH).days
 
 
 def _summary(report: RepairReport, dry_run: bool) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli._names import SOURCE_NAME
+from paimon_features.cli._options import LOCAL_CLUSTER, check_options
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.lake.storage.file_path import job_state_folder
 from paimon_features.project import Project
@@ -43,24 +44,35 @@ STATUS = click.option(
 def stop_or_show(path: str, source: str, stop: bool, status: bool, as_json: bool) -> bool:
     """Run ``--stop`` or ``--status``; returns False if neither was given.
 
+    ``--cluster`` may stand next to them, as in the command that started the job.
+
     Raises
     ------
+    click.UsageError
+        If the command has other arguments.
     ConfigurationError
-        If the command has other arguments than the source.
+        If the job runs on another cluster than the named one.
     """
     if not (stop or status):
         return False
     context = click.get_current_context()
-    given = [
-        name
-        for name in context.params
-        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-    ]
-    if set(given) - {"source", "stop" if stop else "status"}:
-        name = "--stop" if stop else "--status"
-        raise ConfigurationError(f"{name} takes nothing but the source")
-    (_stop if stop else _show)(Project.open(path), source, as_json)
+    option = "stop" if stop else "status"
+    check_options({"source", option, "cluster"}, f"--{option}")
+    project = Project.open(path)
+    if context.params["cluster"] not in (None, LOCAL_CLUSTER):
+        _check_cluster(project, source, context.params["cluster"])
+    (_stop if stop else _show)(project, source, as_json)
     return True
+
+
+def _check_cluster(project: Project, source: str, cluster: str) -> None:
+    from paimon_features.ingest.ledger import IngestLedger
+
+    sent = IngestLedger(project.lake, project.definitions.source(source)).cluster_job()
+    if sent is not None and not {*sent.rest_url.split(",")} & {*cluster.split(",")}:
+        raise ConfigurationError(
+            f"the job of source {source!r} runs on {sent.rest_url}, not on {cluster}"
+        )
 
 
 def _stop(project: Project, source: str, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paimon_features.cli._shared_options import DataChanges, data_changes
 from paimon_features.core.configuration.project_config import ProjectConfig, find_root, read_config
 from paimon_features.core.errors import PaimonFeaturesError
 
@@ -18,17 +19,19 @@ if TYPE_CHECKING:
     from paimon_features.integrations.openlineage import CommandRun
 
 
-def observed(command: click.Command, name: str) -> click.Command:
-    """Return the command; its runs, or those of the commands of a group, send events from now on
-    under ``name``. Repeating this is harmless."""
-    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
-        if not isinstance(one.invoke, functools.partial):
-            one.invoke = functools.partial(_invoke, name, one.invoke)  # type: ignore[method-assign]
-    return command
+def observe(command: click.Command, name: str) -> None:
+    """Let the runs of a command that change data send events from now on, under ``name``.
+
+    Repeating this is harmless.
+    """
+    changes = data_changes(command)
+    if changes is not None and not isinstance(command.invoke, functools.partial):
+        invoke = functools.partial(_invoke, name, changes, command.invoke)
+        command.invoke = invoke  # type: ignore[method-assign]
 
 
-def _invoke(name: str, invoke: Any, context: click.Context) -> Any:
-    run = _run(name, context)
+def _invoke(name: str, changes: DataChanges, invoke: Any, context: click.Context) -> Any:
+    run = _run(name, changes, context) if changes.of_run(context.params) else None
     if run is None:
         return invoke(context)
     try:
@@ -50,7 +53,7 @@ def _invoke(name: str, invoke: Any, context: click.Context) -> Any:
     return done
 
 
-def _run(name: str, context: click.Context) -> CommandRun | None:
+def _run(name: str, changes: DataChanges, context: click.Context) -> CommandRun | None:
     """Return the run to report; None if OpenLineage is not configured."""
     try:
         config = read_config(find_root(Path(context.find_root().params.get("path", "."))))
@@ -59,17 +62,13 @@ def _run(name: str, context: click.Context) -> CommandRun | None:
     if not is_configured(config):
         return None
     params = dict(context.params)
-    if (name == "train" and params["again"]) or (name == "apply" and params["where"] is not None):
-        return None  # neither definitions nor tables change
     # the library, and what reads the lake, only where they are used
     from paimon_features.integrations.openlineage import CommandRun
 
     try:
-        if name == "train":
-            from paimon_features.cli.train import named_settings
-
+        if changes.names is not None:
             with suppress(PaimonFeaturesError):  # the command says it
-                params |= named_settings(params["config"], params["overrides"])
+                params |= changes.names(params)
         return CommandRun(config, name, params, lambda line: click.echo(line, err=True))
     except PaimonFeaturesError as error:
         click.echo(f"warning: {error}", err=True)

@@ -108,8 +108,9 @@ ENGINE = click.option(
 )
 
 
-def check_options(context: click.Context, accepted: Collection[str], subject: str) -> None:
+def check_options(accepted: Collection[str], subject: str) -> None:
     """Raise UsageError for a parameter on the command line that ``subject`` does not accept."""
+    context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
         if source == click.core.ParameterSource.COMMANDLINE and parameter.name not in accepted:

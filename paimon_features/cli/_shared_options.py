@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import click
@@ -39,6 +39,40 @@ def shared_options(function: object) -> set[str]:
 
 PROJECT = _shared("path", ".")
 JSON = _shared("as_json", False)
+
+
+@dataclass(frozen=True, slots=True)
+class DataChanges:
+    """When a run of a command changes data or definitions.
+
+    It does not with one of the parameters ``unless``. ``names`` returns further parameters for
+    lineage: what a run is about, where that is in a file.
+    """
+
+    unless: tuple[str, ...]
+    names: Callable[[Mapping[str, Any]], Mapping[str, str]] | None
+
+    def of_run(self, params: Mapping[str, Any]) -> bool:
+        """Return True if a run with these parameters changes anything."""
+        return all(params[name] in (None, False) for name in self.unless)
+
+
+def changes_data(
+    *unless: str, names: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that declares when a command changes data; see ``DataChanges``."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__dict__["changes"] = DataChanges(unless, names)
+        return function
+
+    return decorate
+
+
+def data_changes(command: click.Command) -> DataChanges | None:
+    """Return what a command declares; None for one that changes nothing."""
+    changes = getattr(command.callback, "changes", None)
+    return changes if isinstance(changes, DataChanges) else None
 
 
 def grouped(kind: type, parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -10,6 +10,7 @@ import click
 from paimon_features.cli._changes import print_changes
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.project import Project
 
@@ -43,6 +44,7 @@ from paimon_features.project import Project
     help="Only publish the bundle for serving hosts: to a file or the online store; without a "
     "value, where [serve] bundle says.",
 )
+@changes_data("where")
 @PROJECT
 @JSON
 def apply(

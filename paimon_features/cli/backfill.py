@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from datetime import datetime
 
 import click
 
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
-from paimon_features.cli._day_comparison import compare_days, day_range
+from paimon_features.cli._day_comparison import Days, compare_days
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, check_options, message_printer
 from paimon_features.cli._progress_line import ProgressLine
+from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
 from paimon_features.project import Project
 from paimon_features.tiles.flink import submission
@@ -46,18 +46,16 @@ DAY = click.DateTime(["%Y-%m-%d"])
 @CLUSTER
 @PARALLELISM
 @GENERATION
+@changes_data("dry_run")
+@grouped(Days, "days")
 @PROJECT
 @JSON
-@click.pass_context
 def backfill(
-    context: click.Context,
     view: str,
     engine: str | None,
     memory: str | None,
     copied: int | None,
-    first: datetime | None,
-    last: datetime | None,
-    dry_run: bool,
+    days: Days,
     rebuild: bool,
     cluster: str | None,
     parallelism: int | None,
@@ -99,14 +97,9 @@ def backfill(
 
     Exit code 1 if --dry-run finds differences.
     """
-    if first is not None or last is not None or dry_run:
-        check_options(
-            context, {"view", "first", "last", "dry_run", "generation"}, "--from and --to"
-        )
-        if first is None or last is None:
-            raise click.UsageError("pass both --from and --to")
-        days = day_range(first, last)
-        compare_days(tile_target(path, view, generation, None), days, dry_run, as_json)
+    if days != Days(None, None, False):
+        check_options({"view", "first", "last", "dry_run", "generation"}, "--from and --to")
+        compare_days(tile_target(path, view, generation, None), days, as_json)
         return
     if engine is None:
         only_flink = cluster is not None or copied is not None

@@ -74,9 +74,7 @@ _KINDS = ("apply", "switch", "drop", "forget", "model", "take_over", "token_use"
 @grouped(SizingOptions, "sizing")
 @PROJECT
 @JSON
-@click.pass_context
 def check(
-    context: click.Context,
     names: tuple[str, ...],
     since: str | None,
     sample: float,
@@ -141,7 +139,7 @@ def check(
     chosen = names[names[:1] == (topic,) :]
     if chosen and topic not in _NAMED:
         raise click.UsageError(f"'check {topic}' takes no names: {', '.join(chosen)}")
-    check_options(context, {"names", *TOPICS[topic]}, f"'check {topic}'")
+    check_options({"names", *TOPICS[topic]}, f"'check {topic}'")
     if topic == "installation":
         from paimon_features.cli.checks.check_installation import check_installation
 

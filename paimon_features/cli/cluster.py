@@ -200,9 +200,7 @@ _APPLICATION = {"arguments", "address", "memory_mb", "job_id", *_ADDRESSES}
 )
 @grouped(Addresses, "addresses")
 @PROJECT
-@click.pass_context
 def run_(
-    context: click.Context,
     process: Literal["jobmanager", "taskmanager", "application"],
     arguments: tuple[str, ...],
     address: str | None,
@@ -242,13 +240,14 @@ def run_(
     follow its name; see docs/how-to/serving/application-mode.md.
     """
     if process == "application":
-        check_options(context, {"process", *_APPLICATION}, "'cluster run application'")
+        check_options({"process", *_APPLICATION}, "'cluster run application'")
         _run_application(arguments, address or "127.0.0.1", memory_mb, job_id, addresses, path)
         return
     if arguments:
-        near = did_you_mean(arguments[0], [name for p in context.command.params for name in p.opts])
+        options = [name for p in click.get_current_context().command.params for name in p.opts]
+        near = did_you_mean(arguments[0], options)
         raise click.UsageError(f"'cluster run {process}' takes no {arguments[0]}{near}")
-    check_options(context, {"process", *_MANAGER}, f"'cluster run {process}'")
+    check_options({"process", *_MANAGER}, f"'cluster run {process}'")
     if address is None:
         raise click.UsageError("--address is required: the host name of the job manager")
     from paimon_features.flink.cluster import ClusterShape, run_manager

@@ -19,6 +19,7 @@ from paimon_features.cli._options import (
     time_ms,
 )
 from paimon_features.cli._progress import Progress
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.project import Project
 from paimon_features.project.derived import WindowKeywords
 
@@ -40,6 +41,7 @@ from paimon_features.project.derived import WindowKeywords
 @click.option("--replace", is_flag=True, help="Replace a table with rows of another definition.")
 @AS_OF
 @MEMORY
+@changes_data()
 @PROJECT
 @JSON
 def derive(

@@ -7,6 +7,7 @@ import json
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake import Lake
 from paimon_features.lake.storage.file_path import job_state_folder
@@ -19,6 +20,7 @@ from paimon_features.project.planning.drop import KINDS, Drop, plan_drop, rows_o
 @click.argument("name")
 @click.option("--generation", type=int, help="Only this generation of a feature view.")
 @click.option("--yes", is_flag=True, help="Delete without confirmation.")
+@changes_data()
 @PROJECT
 @JSON
 def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_json: bool) -> None:

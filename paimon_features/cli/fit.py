@@ -11,7 +11,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._progress_bar import steps
-from paimon_features.cli._shared_options import grouped
+from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.process.callbacks import OnProgress
@@ -93,6 +93,7 @@ class FitOptions:
 )
 @click.option("--against", type=click.IntRange(min=1), help="The version to report drift against.")
 @click.option("--commits", type=click.IntRange(min=1), help="With --follow: stop after this many.")
+@changes_data()
 @grouped(FitOptions, "on")
 @PROJECT
 @JSON

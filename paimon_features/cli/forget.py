@@ -11,6 +11,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._progress import Progress
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.project import Project
 from paimon_features.project.forget import Deletion, EntitySet, ForgetReport
 
@@ -38,6 +39,7 @@ from paimon_features.project.forget import Deletion, EntitySet, ForgetReport
     help="Then expire older snapshots of these tables and their hourly tags; other tags and "
     "consumers retain theirs (needs Flink).",
 )
+@changes_data("dry_run")
 @PROJECT
 @JSON
 def forget(

@@ -19,6 +19,7 @@ from paimon_features.cli._ingest_jobs import (
 )
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.project import Project
 
@@ -31,6 +32,7 @@ from paimon_features.project import Project
 @CLUSTER
 @STOP
 @STATUS
+@changes_data("stop", "status")
 @PROJECT
 @JSON
 def changes(

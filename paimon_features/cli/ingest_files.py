@@ -23,7 +23,7 @@ from paimon_features.cli._ingest_jobs import (
 from paimon_features.cli._inputs import INPUT
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.cli._shared_options import grouped
+from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.core.configuration.input_settings import InputSettings
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.process import light_imports
@@ -69,6 +69,7 @@ class FileOptions:
 @CLUSTER
 @STOP
 @STATUS
+@changes_data("stop", "status")
 @grouped(FileOptions, "reading")
 @PROJECT
 @JSON

@@ -22,7 +22,7 @@ from paimon_features.cli._ingest_jobs import (
 )
 from paimon_features.cli._options import JSON, PROJECT, time_ms
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.cli._shared_options import grouped
+from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.core.configuration.kafka_settings import KafkaSettings, check_brokers
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.project import Project
@@ -82,6 +82,7 @@ class TopicOptions:
 @CLUSTER
 @STOP
 @STATUS
+@changes_data("stop", "status")
 @grouped(TopicOptions, "reading")
 @PROJECT
 @JSON

@@ -73,9 +73,7 @@ _KAFKA_TEXTS = (*_KAFKA_FILES, "user", "mechanism")
     help="Convert the definitions of a Feast repository, a folder or one file, which is executed.",
 )
 @JSON
-@click.pass_context
 def init(
-    context: click.Context,
     folder: Path,
     origin: str | None,
     event_time: str | None,
@@ -113,7 +111,7 @@ def init(
     ttl. One with aggregations becomes a FeatureView.
     """
     if feast is not None:
-        check_options(context, {"folder", "feast"}, "--from-feast")
+        check_options({"folder", "feast"}, "--from-feast")
         _write_from_feast(feast, folder, as_json)
         return
     if origin is None:
@@ -189,7 +187,8 @@ def _fetched(kafka: _Topic, scratch: Path, rows: int) -> Path:
     settings = KafkaSettings.of(kafka.settings, Path.cwd())
     brokers = kafka.settings["brokers"]
     sample = sample_topic(settings, brokers, kafka.name, min(rows, 10_000))
-    for count, flaw in ((sample.unreadable, "are no JSON object"), (sample.empty, "have no value")):
+    flaws = ((sample.unreadable, "are not JSON objects"), (sample.empty, "have no value"))
+    for count, flaw in flaws:
         if count:
             click.echo(f"note: {count:,} messages {flaw}; ingest rejects such messages", err=True)
     path = scratch / f"{kafka.name}.jsonl"

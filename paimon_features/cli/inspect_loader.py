@@ -142,7 +142,7 @@ def _opened(warehouse: str, database: str) -> Lake:
     if parts.scheme in ("", "file"):
         folder = Path(unquote(parts.path) if parts.scheme else warehouse).expanduser()
         if not folder.is_dir():
-            raise ConfigurationError(f"--warehouse {warehouse}: there is no such folder")
+            raise ConfigurationError(f"--warehouse {warehouse}: folder not found")
         databases = [path.stem for path in folder.glob("*.db")]
         if database not in databases:
             raise UnknownNameError.of(

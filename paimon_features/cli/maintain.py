@@ -9,6 +9,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.project import Project
 from paimon_features.project.maintenance.maintenance_sql import TableSize
 from paimon_features.project.maintenance.tables import MaintainedTable
@@ -37,6 +38,7 @@ from paimon_features.project.maintenance.tables import maintain as run
     is_flag=True,
     help="Exit code 0 although tables were skipped, for schedulers.",
 )
+@changes_data()
 @PROJECT
 @JSON
 def maintain(
@@ -108,7 +110,7 @@ def maintain(
     if as_json:
         click.echo(json.dumps([asdict(report) for report in done], indent=2))
     else:
-        click.echo("\n".join(map(_line, done)) or "there is no table yet")
+        click.echo("\n".join(map(_line, done)) or "no tables yet")
     if any(report.skipped for report in done) and not allow_skipped:
         raise SystemExit(1)
 

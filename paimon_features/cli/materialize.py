@@ -15,6 +15,7 @@ from rich.console import Console
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, POLL, PROJECT
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import (
     ConfigurationError,
@@ -52,6 +53,7 @@ then."""
     metavar="[HOST:]PORT",
     help="With --follow: serve /metrics (Prometheus), /health/live and /health/ready there.",
 )
+@changes_data()
 @PROJECT
 @JSON
 def materialize(

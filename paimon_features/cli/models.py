@@ -207,9 +207,7 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
 )
 @PROJECT
 @JSON
-@click.pass_context
 def promote(
-    context: click.Context,
     name: str | None,
     version: int | None,
     previous: bool,
@@ -238,7 +236,7 @@ def promote(
     project = Project.open(path)
     registry = project.models
     if publish:
-        check_options(context, {"publish"}, "--publish")
+        check_options({"publish"}, "--publish")
         _publish(project, as_json)
         return
     if name is None:

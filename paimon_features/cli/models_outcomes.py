@@ -188,9 +188,7 @@ def outcomes(
 )
 @PROJECT
 @JSON
-@click.pass_context
 def compare(
-    context: click.Context,
     name: str,
     first: int | None,
     second: int | None,
@@ -221,7 +219,7 @@ def compare(
     and requires both versions.
     """
     if manifests:
-        check_options(context, {"name", "first", "second", "manifests"}, "--manifests")
+        check_options({"name", "first", "second", "manifests"}, "--manifests")
         if first is None or second is None:
             raise click.UsageError("--manifests requires two versions: churn 3 4")
         from paimon_features.cli._manifest_differences import show_differences

@@ -9,6 +9,7 @@ import click
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, POLL, PROJECT
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.cli._signals import stop_event
 from paimon_features.project import Project
 
@@ -20,6 +21,7 @@ from paimon_features.project import Project
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")
 @click.option("--again", is_flag=True, help="First publish every entity once more.")
 @POLL
+@changes_data()
 @PROJECT
 @JSON
 def publish(

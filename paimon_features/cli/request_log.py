@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import ConfigurationError, OwnershipError
 from paimon_features.core.windows import parse_duration
@@ -85,6 +86,7 @@ class _Committers:
     show_default=True,
     help="How long committed files stay in committed/, to detect files that are delivered again.",
 )
+@changes_data()
 @PROJECT
 @JSON
 def request_log(
@@ -120,7 +122,7 @@ def request_log(
         chosen = list(dict.fromkeys(filter(None, (serve.request_log, serve.prediction_log))))
         if not chosen:
             raise ConfigurationError(
-                "there is no request log: set [serve] request_log or prediction_log to a folder, "
+                "no request log: set [serve] request_log or prediction_log to a folder, "
                 "or pass --folder"
             )
     missing = [str(folder) for folder in chosen if folders and not folder.is_dir()]

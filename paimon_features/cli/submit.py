@@ -11,6 +11,7 @@ from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, check_options, message_printer
 from paimon_features.cli._progress_line import ProgressLine
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
 from paimon_features.tiles.flink import submission
 from paimon_features.tiles.jobs.backfill import TileJobResult
@@ -35,11 +36,10 @@ from paimon_features.tiles.jobs.target import TileTarget
 @CLUSTER
 @PARALLELISM
 @GENERATION
+@changes_data("stop")
 @PROJECT
 @JSON
-@click.pass_context
 def submit(
-    context: click.Context,
     view: str,
     bounded: bool,
     resume: bool,
@@ -72,7 +72,7 @@ def submit(
     """
     target = tile_target(path, view, generation, parallelism)
     if stop:
-        check_options(context, {"view", "stop", "generation"}, "--stop")
+        check_options({"view", "stop", "generation"}, "--stop")
         _stop(target, as_json)
         return
     if (resume or rollback) and rebuild:

@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
 from paimon_features.cli._model_names import named_version
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
+from paimon_features.cli._shared_options import changes_data
 from paimon_features.cli._tables import table_lines
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
 
 _SHOWN = 20
 """Trials of a sweep that are printed, the best first."""
+
+
+def _lineage_names(params: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the model and of its training set."""
+    if params["config"] is None:
+        return {}
+    from trainer_bridge.training.config import compose
+
+    settings = compose(params["config"], params["overrides"])
+    return {"name": settings.name, "training_set": settings.data.training_set}
 
 
 @click.command()
@@ -56,6 +68,7 @@ _SHOWN = 20
     show_default=True,
     help="What ends a trial early, by its validation losses.",
 )
+@changes_data("again", "show", names=_lineage_names)
 @PROJECT
 @JSON
 def train(
@@ -176,14 +189,6 @@ def _registered(manifest: ModelManifest, is_new: bool) -> None:
     click.echo(f"{manifest}: " + ("registered" if is_new else "is this run, registered before"))
     click.echo(f"look at it:  paimon-features models show {manifest.name} {manifest.version}")
     click.echo(f"serve it:    paimon-features models promote {manifest.name} {manifest.version}")
-
-
-def named_settings(config: Path, overrides: tuple[str, ...]) -> dict[str, str]:
-    """Return the names of the model and of its training set, for lineage."""
-    from trainer_bridge.training.config import compose
-
-    settings = compose(config, overrides)
-    return {"name": settings.name, "training_set": settings.data.training_set}
 
 
 def _sweep(

@@ -25,7 +25,7 @@ from paimon_features.cli._options import (
     show_not_included,
 )
 from paimon_features.cli._progress_bar import steps
-from paimon_features.cli._shared_options import grouped
+from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.core.process.callbacks import OnProgress
 from paimon_features.project import Project
 from paimon_features.project.engines import EngineName, EngineOptions
@@ -83,6 +83,7 @@ class JoinOptions:
 @CLUSTER
 @MEMORY
 @SPILL
+@changes_data()
 @grouped(JoinOptions, "joining")
 @PROJECT
 @JSON

@@ -140,7 +140,7 @@ def _views(found: Definitions, view: str | None) -> list[FeatureView]:
 def _show_rejected(source: str, events: Any) -> None:
     for reason, rows in events.rejected.items():
         click.echo(
-            f"{rows:,} rows are no events of {source}: {reason}, e.g. {events.examples[reason]}",
+            f"{rows:,} rows are not events of {source}: {reason}, e.g. {events.examples[reason]}",
             err=True,
         )
 

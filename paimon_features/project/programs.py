@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paimon_features.core.errors import SetupError
+from paimon_features.core.errors import SetupError, UnknownNameError
 
 PROGRAMS = ("ingest", "tiles", "history", "iterate", "maintain")
 FOLDERS = ("../jobs", "_jobs")
@@ -40,7 +40,7 @@ def program(name: str) -> Path:
     'tiles.py'
     """
     if name not in PROGRAMS:
-        raise SetupError(f"unknown program {name!r}; available: {', '.join(PROGRAMS)}")
+        raise UnknownNameError.of("program", name, PROGRAMS)
     return programs_folder() / f"{name}.py"
 
 

@@ -149,10 +149,10 @@ def test_cron_learns_of_drift_by_the_exit_status(shop: Shop) -> None:
     # an unknown PSI does not pass
     unknown = run("monitor", "kept", "--columns", "noise", *RANGES, "--from", "tiles",
                   "--fail-over", "0.1", code=1)  # fmt: skip
-    assert "noise: PSI is not known" in unknown.output
+    assert "noise: PSI is unknown" in unknown.output
     # the last one of an option that is given twice counts
     empty = run(*calm, "--range", f"{START + 9 * DAY_MS}..", "--fail-over", "0.1", code=1)
-    assert "gift: PSI is not known" in empty.output
+    assert "gift: PSI is unknown" in empty.output
     assert "--fail-over needs something to compare with" in run(
         "monitor", "kept", "--against", "nothing", "--fail-over", "0.1", code=2
     ).output  # fmt: skip

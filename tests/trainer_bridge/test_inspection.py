@@ -184,7 +184,7 @@ def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: L
         assert result.exit_code == 2
         return result.output
 
-    assert "there is no such folder" in error(str(tmp_path / "typo"))
+    assert "folder not found" in error(str(tmp_path / "typo"))
     wrong = error(lake.warehouse, "--database", "shop")
     assert "unknown database of warehouse" in wrong
     assert "'shop'; available: features" in wrong

@@ -50,7 +50,7 @@ def command_datasets(project: Project, command: str, params: Params) -> Datasets
         If definitions or tables cannot be read.
     """
     reader = _DatasetReader(project)
-    find = _COMMANDS.get(command)
+    find = COMMANDS.get(command)
     return ([], []) if find is None else find(reader, params)
 
 
@@ -229,7 +229,7 @@ def _publish(reader: _DatasetReader, params: Params) -> Datasets:
     return [reader.online(view)], [topic]
 
 
-_COMMANDS = {
+COMMANDS = {
     "apply": _apply,
     "backfill": _tile_job,
     "derive": _derive,
@@ -241,3 +241,4 @@ _COMMANDS = {
     "train": _train,
     "training-set": _training_set,
 }
+"""The commands with datasets."""

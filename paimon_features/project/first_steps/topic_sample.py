@@ -12,9 +12,8 @@ from paimon_features.core.configuration.kafka_settings import (
     PASSWORD_VARIABLE,
     KafkaSettings,
 )
-from paimon_features.core.errors import ConfigurationError, MissingExtraError
+from paimon_features.core.errors import ConfigurationError, MissingExtraError, unknown_name
 from paimon_features.core.process.waiting import wait_until
-from paimon_features.core.suggestions import did_you_mean
 from paimon_features.serving.publishing.kafka_sink import CLIENT_LOG, client_settings, topics
 
 CONNECT_S = 10.0
@@ -115,10 +114,8 @@ def _starts(
 
     if not wait_until(is_known, NEW_TOPIC_S):
         visible = sorted(name for name in topics if not name.startswith("__"))
-        more = f" and {len(visible) - 20} more" if len(visible) > 20 else ""
         raise ConfigurationError(
-            f"{brokers} has no topic {topic!r} that this login may read"
-            f"; it has: {', '.join(visible[:20]) or 'none'}{more}{did_you_mean(topic, visible)}"
+            f"{unknown_name('topic', topic, visible, brokers)} (available to this login)"
         )
     partitions = topics[topic].partitions
     starts = []

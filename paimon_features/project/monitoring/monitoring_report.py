@@ -203,7 +203,7 @@ def _verdict(
 ) -> ColumnVerdict:
     name, drift = column.column, column.drift
     if drift is None or drift.psi is None or drift.expected_psi is None:
-        return ColumnVerdict(name, ColumnStatus.UNKNOWN, None, f"{name}: PSI is not known")
+        return ColumnVerdict(name, ColumnStatus.UNKNOWN, None, f"{name}: PSI is unknown")
     if p_value is None:
         text = f"{name}: too few rows: {drift.counts}; expected {limits.min_count:,} or more"
         return ColumnVerdict(name, ColumnStatus.TOO_FEW_ROWS, None, text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paimon_features.core.errors import RequestError
+from paimon_features.core.errors import RequestError, unknown_name
 from paimon_features.core.types.array_types import Floats
 from paimon_features.models.clustered_means import PossibleOutcomes
 
@@ -76,5 +76,5 @@ def losses_of(task: str, metric: str | None) -> list[OutcomeLoss]:
         )
     names = [loss.name for loss in losses]
     if metric is not None and metric not in names:
-        raise RequestError(f"metric {metric!r}; expected one of: {', '.join(names)}")
+        raise RequestError(unknown_name("metric", metric, names))
     return sorted(losses, key=lambda each: each.name != (metric or names[0]))

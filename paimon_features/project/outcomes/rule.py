@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from paimon_features.core.errors import ConfigurationError, DefinitionError, shortened
+from paimon_features.core.errors import ConfigurationError, DefinitionError, unknown_name
 from paimon_features.core.windows import parse_duration
 
 Take = Literal["first", "last", "max", "min", "sum"]
@@ -59,9 +59,7 @@ class OutcomeRule:
         if self.within_ms < 1:
             raise ConfigurationError(f"within {self.within_ms} ms; expected 1 ms or more")
         if self.take not in TAKES:
-            raise ConfigurationError(
-                f"take {shortened(repr(self.take))}; expected one of: {', '.join(TAKES)}"
-            )
+            raise ConfigurationError(unknown_name("take", self.take, TAKES))
 
     @property
     def default(self) -> float | None:

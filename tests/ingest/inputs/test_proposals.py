@@ -408,7 +408,7 @@ def test_a_file_without_any_event_cannot_be_tried(tmp_path: Path) -> None:
     write(tmp_path / "b.csv", csv("customer_id,time,amount", lambda n: f"{n},never,1"))
     done = run("try", shop, tmp_path / "b.csv")
     assert done.exit_code == 2, done.output
-    assert "60 rows are no events of a: wrong_type, e.g." in done.stderr
+    assert "60 rows are not events of a: wrong_type, e.g." in done.stderr
     assert "no row of the file is an event: see the reasons above" in done.stderr
     (tmp_path / "empty").mkdir()
     done = run("try", shop, tmp_path / "empty")

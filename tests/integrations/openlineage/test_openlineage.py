@@ -346,10 +346,29 @@ def test_a_server_that_is_gone_or_silent_changes_nothing(
     assert "127.0.0.1" in done.stderr
 
 
-def test_only_commands_that_exist_are_observed() -> None:
-    from paimon_features.cli import COMMANDS, OBSERVED
+def test_commands_with_datasets_declare_that_they_change_data() -> None:
+    import click
 
-    assert {*OBSERVED} <= {name for section in COMMANDS.values() for name in section}
+    from paimon_features.cli import load_command
+    from paimon_features.cli._shared_options import data_changes
+    from paimon_features.integrations.openlineage.datasets import COMMANDS
+
+    for name in COMMANDS:
+        command = load_command(name)
+        group = command.commands.values() if isinstance(command, click.Group) else [command]
+        assert all(map(data_changes, group)), name
+
+
+def test_a_run_that_changes_nothing_sends_no_event(shop: Path) -> None:
+    (shop / "events.jsonl").unlink(missing_ok=True)
+    for words in (
+        ("apply", "--bundle", "shop.bundle"),
+        ("backfill", "customer_spend", "--from", "2011-12-01", "--to", "2011-12-01", "--dry-run"),
+        ("submit", "customer_spend", "--stop"),
+        ("ingest", "topic", "retail", "--status"),
+    ):
+        run(*words)
+        assert not (shop / "events.jsonl").exists(), words
 
 
 def test_a_target_that_cannot_be_is_reported_and_changes_nothing(shop: Path) -> None:

@@ -301,7 +301,7 @@ def test_a_comparison_without_outcomes_says_what_to_do(shop: ServedShop) -> None
     record(shop, rows_of(1, "production", [1, 2, 3], times("nothing", 3), labels, labels))
     with pytest.raises(RequestError, match="no outcomes of version 2"):
         compared(shop, "nothing")
-    with pytest.raises(RequestError, match="expected one of: brier, log_loss"):
+    with pytest.raises(RequestError, match="unknown metric '.*'; available: brier, log_loss"):
         compared(shop, "nothing", metric="auc")
     with pytest.raises(RequestError, match="name two versions"):
         compared(shop, "nothing", first=1, second=1)

@@ -341,7 +341,7 @@ def test_a_project_is_proposed_from_the_messages_of_a_topic(
     status, output, notes = init(tmp_path / "shop", origin, *options)
     assert status == 0, notes
     assert "read all 60 rows" in output
-    assert "2 messages are no JSON object" in notes
+    assert "2 messages are not JSON objects" in notes
     assert "1 messages have no value" in notes
     # seconds are not what messages are read by: the time of the message is taken, and said
     assert f" {topic.name} --column ts=kafka:timestamp" in output
@@ -368,7 +368,7 @@ def test_a_topic_from_which_nothing_can_be_proposed_is_an_error_with_a_remedy(
     at = f"kafka://{kafka_broker.address}"
     for origin, expected in (
         (f"{at}/{topic.name}", ["has no messages yet", "--from events.jsonl"]),
-        (f"{at}/{topic.name[:-1]}", ["has no topic", f"did you mean {topic.name!r}"]),
+        (f"{at}/{topic.name[:-1]}", ["unknown topic", f"did you mean {topic.name!r}"]),
         (f"{at}/{avro.name}", ["none of 1 messages is a JSON object", "schema registry's Avro"]),
         (f"{at}/{changes.name}", ["Debezium", "--format debezium-json"]),
         (f"{at}/{timeless.name}", [f"{at}/{timeless.name}: no column has times"]),
