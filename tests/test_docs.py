@@ -154,7 +154,7 @@ def problem(words: list[str]) -> str | None:
                 }
             elif command is cli and re.fullmatch(r"[a-z][a-z-]*", word):
                 return f"{' '.join(words)}: {word}"
-        elif command.name == "application" and word in PROGRAMS:
+        elif command.name == "run" and "application" in words and word in PROGRAMS:
             # options after a program's name are the program's
             known |= set(re.findall(r'"(--[a-z-]+)"', program(word).read_text(encoding="utf-8")))
     return None

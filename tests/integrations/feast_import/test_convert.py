@@ -236,9 +236,7 @@ def test_the_command_writes_a_project_and_says_what_to_know(
     assert Project.open(folder).name == "converted"
     again = run("init", folder, "--from-feast", repository)
     assert (again.exit_code, "already contains" in again.stderr) == (2, True)
-    document = json.loads(
-        run("init", tmp_path / "b", "--from-feast", repository, "--json").stdout
-    )
+    document = json.loads(run("init", tmp_path / "b", "--from-feast", repository, "--json").stdout)
     assert document["mapped"]["feature views"] == 4
     assert document["files"][1] == str(tmp_path / "b" / "features.py")
 
