@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -145,11 +145,19 @@ def _about(style: tuple[str, str], what: str) -> str:
     return f"{what} have a decimal {point}{between}"
 
 
+class NumberType(NamedTuple):
+    """The type of texts that are numbers, with the number of each text (null where it is none)."""
+
+    type: DataType
+    values: pa.Array
+    notes: tuple[str, ...] = ()
+    decimals: int | None = None
+
+
 def number_type(
     values: DifferentTexts, settings: InputSettings, *, is_key: bool
-) -> tuple[DataType, int | None, list[str], pa.Array] | None:
-    """Return the type of texts that are numbers, their decimals, notes and numbers; None for
-    others.
+) -> NumberType | None:
+    """Return the type of texts that are numbers; None for others.
 
     All digits of each number are kept: as Int64, Float64, a decimal, or else as texts. ``is_key``:
     equal numbers are one entity, so nothing but integers is a number.
@@ -161,51 +169,53 @@ def number_type(
     whole = np.asarray(pc.match_substring_regex(numbers, _INTEGER))
     number = np.asarray(pc.match_substring_regex(numbers, _FLOAT))
     if is_key and number.any() and not whole.all():
-        is_fraction = number.all() and not pc.any(pc.match_substring_regex(numbers, "[eE]")).as_py()
-        return (
-            _fractions(values, numbers, number)
-            if is_fraction
-            else ((String, None, ["not all are integers: kept as texts"], numbers))
-        )
+        if number.all() and not _has_exponent(numbers):
+            return _fractions(values, numbers, number)
+        return NumberType(String, numbers, ("not all are integers: kept as texts",))
     if values.are_mostly(whole):
         has_points = np.asarray(pc.match_substring(numbers, "."))[whole].any()
         if pc.any(values.match("^[+-]?0[0-9]")).as_py():
-            return String, None, ["digits with leading zeros: kept as a text"], numbers
+            return NumberType(String, numbers, ("digits with leading zeros: kept as a text",))
         if is_key and pc.any(values.match(r"^\+")).as_py():
-            return String, None, ["digits with a sign: kept as a text"], numbers
+            return NumberType(String, numbers, ("digits with a sign: kept as a text",))
         integers = text_values(numbers, Int64)
         if integers.wrong is not None and (integers.wrong & whole).any():
-            return String, None, ["integers of more than 64 bits: kept as texts"], numbers
+            return NumberType(String, numbers, ("integers of more than 64 bits: kept as texts",))
         if is_key or not has_points:
-            notes = ["integers written with a fraction: read as integers"] if has_points else []
-            return Int64, None, notes + _about_broken(values, whole), integers.values
+            notes = ("integers written with a fraction: read as integers",) if has_points else ()
+            return NumberType(Int64, integers.values, notes + _about_broken(values, whole))
     return _fractions(values, numbers, number) if values.are_mostly(number) else None
 
 
-def _fractions(
-    values: DifferentTexts, numbers: pa.Array, number: Any
-) -> tuple[DataType, int | None, list[str], pa.Array]:
+def _fractions(values: DifferentTexts, numbers: pa.Array, number: Any) -> NumberType:
     floats = text_values(numbers, Float64)
     finite = number if floats.infinite is None else number & ~floats.infinite
     if not values.are_mostly(finite):
-        return String, None, ["numbers beyond those of a double: kept as texts"], floats.values
+        note = "numbers beyond those of a double: kept as texts"
+        return NumberType(String, floats.values, (note,))
     notes = _about_broken(values, finite)
     finite_numbers = numbers.filter(pa.array(finite))
-    fraction = pc.struct_field(pc.extract_regex(finite_numbers, r"\.(?P<f>[0-9]*)"), "f")
-    decimals = pc.max(pc.utf8_length(pc.fill_null(fraction, ""))).as_py() or 0
+    decimals = _longest_match(finite_numbers, r"\.(?P<digits>[0-9]*)")
     long = finite_numbers.filter(pc.match_substring_regex(finite_numbers, _LONG))
-    if len(long) and not _are_doubles(long):
-        whole = pc.struct_field(pc.extract_regex(finite_numbers, r"^[+-]?0*(?P<w>[0-9]*)"), "w")
-        digits = pc.max(pc.utf8_length(pc.fill_null(whole, ""))).as_py() + decimals
-        if (
-            digits <= MOST_DIGITS
-            and not pc.any(pc.match_substring_regex(finite_numbers, "[eE]")).as_py()
-        ):
-            note = "more digits than a double has: read as exact decimals"
-            shown = decimals if decimals <= MOST_DECIMALS else None
-            return Decimal(MOST_DIGITS, decimals), shown, [*notes, note], floats.values
-        return String, None, ["more digits than numbers have: kept as texts"], floats.values
-    return Float64, decimals if decimals <= 4 else None, notes, floats.values
+    if not len(long) or _are_doubles(long):
+        return NumberType(Float64, floats.values, notes, decimals if decimals <= 4 else None)
+    digits = _longest_match(finite_numbers, r"^[+-]?0*(?P<digits>[0-9]*)") + decimals
+    if digits > MOST_DIGITS or _has_exponent(finite_numbers):
+        note = "more digits than numbers have: kept as texts"
+        return NumberType(String, floats.values, (note,))
+    note = "more digits than a double has: read as exact decimals"
+    shown = decimals if decimals <= MOST_DECIMALS else None
+    return NumberType(Decimal(MOST_DIGITS, decimals), floats.values, (*notes, note), shown)
+
+
+def _has_exponent(numbers: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring_regex(numbers, "[eE]")).as_py())
+
+
+def _longest_match(numbers: pa.Array, pattern: str) -> int:
+    """Return the length of the longest group ``digits`` of a pattern; 0 without any."""
+    digits = pc.struct_field(pc.extract_regex(numbers, pattern), "digits")
+    return pc.max(pc.utf8_length(pc.fill_null(digits, ""))).as_py() or 0
 
 
 def _are_doubles(texts: pa.Array) -> bool:
@@ -215,12 +225,12 @@ def _are_doubles(texts: pa.Array) -> bool:
     )
 
 
-def _about_broken(values: DifferentTexts, good: Any) -> list[str]:
+def _about_broken(values: DifferentTexts, good: Any) -> tuple[str, ...]:
     bad = np.flatnonzero(~np.asarray(good))
     if not len(bad):
-        return []
+        return ()
     shown = values.bare[int(bad[0])].as_py()
-    return [
+    return (
         f"{len(bad)} of {len(values.bare)} different values are no number, as {shown!r}: "
-        "ingest rejects these rows; pf.String keeps them"
-    ]
+        "ingest rejects these rows; pf.String keeps them",
+    )

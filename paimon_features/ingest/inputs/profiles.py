@@ -5,14 +5,11 @@ Everything is decided from a sample of rows; what could be otherwise is a note o
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,28 +20,25 @@ from paimon_features.core.times.durations import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.core.times.utc_ms import floor_times
 from paimon_features.core.types.foreign_types import is_plain
 from paimon_features.core.types.schema import (
-    CONSTANTS,
-    Bool,
-    DataType,
     Date,
-    Decimal,
-    Float64,
     Int64,
     String,
     Timestamp,
 )
 from paimon_features.ingest.cells.text_values import text_values
 from paimon_features.ingest.input_columns import candidates_of
+from paimon_features.ingest.inputs.column_names import (
+    has_key_word,
+    has_time_word,
+    names_entity,
+    source_names,
+)
 from paimon_features.ingest.inputs.column_profile import InputColumnProfile, Role
+from paimon_features.ingest.inputs.column_types import ColumnType, column_type
 from paimon_features.ingest.inputs.conversion import CellConverter
 from paimon_features.ingest.inputs.dialects import sniff
-from paimon_features.ingest.inputs.different_texts import DifferentTexts
 from paimon_features.ingest.inputs.numbers import (
-    EXACT_DIGITS,
-    MOST_DECIMALS,
-    MOST_DIGITS,
     number_settings,
-    number_type,
     with_entries,
 )
 from paimon_features.ingest.inputs.opening import (
@@ -56,29 +50,10 @@ from paimon_features.ingest.inputs.opening import (
 )
 from paimon_features.ingest.inputs.proof import rejected_notes
 from paimon_features.ingest.inputs.reading_process import progressed
-from paimon_features.ingest.inputs.time_formats import Rfc3339Times, find_formats, rfc3339_times
-from paimon_features.ingest.inputs.time_texts import TimeTexts, swapped
+from paimon_features.ingest.inputs.time_texts import TimeTexts
 
 SAMPLE_ROWS = 200_000
 SAMPLE_BYTES = 256 << 20
-
-
-_TIME_NAME = re.compile(
-    r"(^|_)(time|times|timestamp|ts|date|datetime|day|at|when|created|updated|occurred|zeit|datum"
-    r"|fecha|epoch|ms)(_|$)|time|date"
-)
-_KEY_NAME = re.compile(
-    r"(^|_)(id|ids|key|uid|uuid|guid|user|customer|client|account|device|member|visitor|session"
-    r"|person|patient|player|driver|seller|merchant|store|shop|card|host|sensor|vehicle|machine"
-    r"|product|item|sku|email|phone|ip|kunde|kundennr|nr|no|number|code)(_|$)"
-)
-_STRONG = re.compile(
-    r"(^|_)(user|customer|client|account|member|visitor|person|patient|player|device|driver"
-    r"|card|kunde)"
-)
-_UNITS = (("s", 1e9), ("ms", 1e12), ("us", 1e15), ("ns", 1e18))
-_YEARS = (631_152_000.0, 4_102_444_800.0)
-"""1990 and 2100, in seconds: numbers between them are taken for times."""
 
 
 @dataclass(slots=True)
@@ -135,7 +110,7 @@ def profile_input(
     unreadable = len(opened.unreadable)
     if not sample.num_rows:
         raise ConfigurationError(_no_rows(path, opened))
-    names = _source_names(sample.column_names)
+    names = source_names(sample.column_names)
     settings = number_settings(sample, names, settings, kept, notes)
     parser = TimeTexts(settings.time_zone)
     try:
@@ -244,19 +219,20 @@ def _column(
         note = "skipped: no value in the rows that were read"
         return InputColumnProfile(field, name, stored, None, nulls, 0, "", "skipped", notes=(note,))
     if nested is None:
-        kind, decimals, notes, fmt, unit, days = _type(column, field, settings, parser)
+        typed = column_type(column, field, settings, parser)
     else:
         reason = f"skipped: a JSON {nested} is no type of a source's column; flatten or convert it"
-        kind, decimals, notes, fmt, unit, days = None, None, [reason], None, None, False
+        typed = ColumnType(None, (reason,))
     try:
         distinct = pc.count_distinct(column).as_py()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         distinct = 0
     example = _shown(column.drop_null())[:40]
-    role: Role = "other" if kind is not None else "skipped"
+    role: Role = "other" if typed.type is not None else "skipped"
+    per_value = valid / distinct if distinct else 0.0
     return InputColumnProfile(
-        field, name, stored, kind, nulls, distinct, example, role, decimals,
-        valid / distinct if distinct else 0.0, fmt, unit, days, tuple(notes),
+        field, name, stored, typed.type, nulls, distinct, example, role, typed.decimals, per_value,
+        typed.time_format, typed.time_unit, typed.days_only, typed.notes,
     )  # fmt: skip
 
 
@@ -266,147 +242,6 @@ def _shown(values: pa.ChunkedArray) -> str:
         return str(values[0].as_py())
     except (OverflowError, ValueError):  # a time that Python does not have
         return str(values.slice(0, 1).combine_chunks().to_string(skip_new_lines=True)).strip("[ ]")
-
-
-_Typed = tuple[DataType | None, int | None, list[str], str | None, str | None, bool]
-
-
-def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: TimeTexts) -> _Typed:
-    kind = column.type
-    if pa.types.is_string(kind):
-        return _text_type(column, name, settings, parser)
-    if pa.types.is_timestamp(kind):
-        zone = [] if kind.tz or settings.time_zone != "UTC" else ["no time zone: read as UTC"]
-        return Timestamp, None, zone, None, "ms", False
-    if pa.types.is_date(kind):
-        return Date, None, ["days: midnight in UTC is the time"], None, "ms", True
-    if pa.types.is_boolean(kind):
-        return Bool, None, [], None, None, False
-    if pa.types.is_uint64(kind):
-        if pc.max(column).as_py() >= 2**63:
-            return String, None, ["integers of more than 63 bits: kept as texts"], None, None, False
-        note = "unsigned: ingest rejects rows with numbers of more than 63 bits"
-        return Int64, None, [note], None, None, False
-    if pa.types.is_integer(kind):
-        unit = _unit(column) if _unit(column) and not _KEY_NAME.search(name.lower()) else None
-        return Int64, None, [], None, unit, False
-    if pa.types.is_floating(kind):
-        # Arrow compares no half floats
-        finite = column.drop_null().cast(pa.float64())
-        finite = finite.filter(pc.is_finite(finite))
-        odd = len(column) - column.null_count - len(finite)
-        if not len(finite):
-            return None, None, ["skipped: no value is a finite number"], None, None, False
-        note = "values are NaN or infinite: ingest rejects these rows; write null for no value"
-        notes = [f"{odd:,} {note}"] if odd else []
-        if _is_key_name(name) and _are_exact_integers(finite):
-            notes.append("integers stored as floats: read as integers")
-            return Int64, None, notes, None, None, False
-        return Float64, _decimals_of(finite), notes, None, _unit(finite), False
-    if pa.types.is_decimal(kind):
-        return _decimal_type(column)
-    reason = f"skipped: {kind} is no type of a source's column; flatten or convert it"
-    return None, None, [reason], None, None, False
-
-
-def _text_type(
-    column: pa.ChunkedArray, name: str, settings: InputSettings, parser: TimeTexts
-) -> _Typed:
-    values = DifferentTexts.of(column)
-    if not len(values.bare):
-        return String, None, [], None, None, False
-    is_number = _is_key_name(name)
-    times = rfc3339_times(values) if not settings.time_format else None
-    if times is not None:
-        return _rfc3339_type(times, settings)
-    forms = find_formats(values, parser, settings.time_format)
-    if forms and not values.are_all(r"^[0-9]+$"):
-        return _time_of(forms, settings)
-    number = number_type(values, settings, is_key=is_number)
-    if number is None:
-        lower = set(pc.utf8_lower(values.bare).to_pylist()) if len(values.bare) <= 4 else set()
-        is_flag = lower and lower <= {"true", "false", "t", "f", "yes", "no", "y", "n"}
-        return Bool if is_flag and len(lower) <= 2 else String, None, [], None, None, False
-    kind, decimals, notes, numbers = number
-    unit = form = None
-    if not is_number and kind in (Int64, Float64):
-        unit = _unit(pa.chunked_array([numbers]))
-        form = forms[0] if forms and kind is Int64 and unit is None else None
-    return kind, decimals, notes, form, unit, False
-
-
-def _is_key_name(name: str) -> bool:
-    return bool(_KEY_NAME.search(name.lower())) and not _TIME_NAME.search(name.lower())
-
-
-def _are_exact_integers(finite: pa.ChunkedArray) -> bool:
-    plain = finite.to_numpy()
-    return bool((plain == np.floor(plain)).all() and (np.abs(plain) <= 2.0**53).all())
-
-
-def _decimal_type(column: pa.ChunkedArray) -> _Typed:
-    """Return the first of Int64, text, decimal and float that has all digits of each value."""
-    precision, scale = column.type.precision, column.type.scale
-    if scale <= 0:
-        values = column.drop_null()
-        fits = pc.min(values).as_py() >= -(2**63) and pc.max(values).as_py() < 2**63
-        if fits:
-            note = "ingest rejects rows with integers of more than 64 bits"
-            return Int64, None, [note] if precision > 18 else [], None, None, False
-        return String, None, ["integers of more than 64 bits: kept as texts"], None, None, False
-    decimals = scale if scale <= MOST_DECIMALS else None
-    if precision <= EXACT_DIGITS or precision > MOST_DIGITS:
-        return Float64, decimals, [], None, None, False
-    return Decimal(precision, scale), decimals, [], None, None, False
-
-
-def _rfc3339_type(times: Rfc3339Times, settings: InputSettings) -> _Typed:
-    notes = []
-    if settings.time_zone == "UTC" and times.has_naive:
-        notes.append(_NO_ZONE)
-    if times.broken:
-        notes.append(f"{times.broken} different values are no times: ingest rejects these rows")
-    kind = Date if times.only_days else Timestamp
-    return kind, None, notes, None, None, times.only_days
-
-
-_NO_ZONE = "no time zone: read as UTC (--input time_zone=Europe/Berlin for another)"
-
-
-def _time_of(forms: list[str], settings: InputSettings) -> _Typed:
-    form, *others = forms
-    days = "%H" not in form and "%I" not in form
-    notes = []
-    if swapped(form) in others:
-        notes.append(
-            f"day and month could be swapped: read as {form!r}; for the other order: --input "
-            f"time_format='{swapped(form)}'"
-        )
-    if settings.time_zone == "UTC" and not form.endswith(("%z", "Z")):
-        notes.append(_NO_ZONE)
-    return (Date if days else Timestamp), None, notes, form, None, days
-
-
-def _unit(column: pa.ChunkedArray) -> str | None:
-    """Return the unit in which all numbers are times between 1990 and 2100, None if there is
-    none."""
-    numbers = column.drop_null()
-    if not len(numbers):
-        return None
-    least, greatest = float(pc.min(numbers).as_py()), float(pc.max(numbers).as_py())
-    for unit, scale in _UNITS:
-        per_second = scale / 1e9
-        if _YEARS[0] * per_second <= least and greatest <= _YEARS[1] * per_second:
-            return unit
-    return None
-
-
-def _decimals_of(column: pa.ChunkedArray) -> int | None:
-    values = column.slice(0, 20_000).to_numpy()
-    for scale in range(5):
-        if np.allclose(np.round(values * 10**scale), values * 10**scale, rtol=0, atol=1e-6):
-            return scale
-    return None
 
 
 def _choose_time(
@@ -447,7 +282,7 @@ def _choose_time(
             + ". Name it by --event-time COLUMN, with its form by --input time_format='...'"
             + hints
         )
-    named = [c for c in candidates if _TIME_NAME.search(c.field.lower())]
+    named = [c for c in candidates if has_time_word(c.field)]
     typed = [c for c in candidates if c.type is not None and c.type.text == "timestamp"]
     order = [*[c for c in typed if c in named], *typed, *named, *candidates]
     chosen = order[0]
@@ -497,41 +332,14 @@ def _times(
     return pc.if_else(odd, pa.scalar(None, pa.int64()), times)
 
 
-def _plain(name: str) -> str:
-    """Return a name in plain letters: Ünïcode is unicode, TotalPrice total_price."""
-    letters = "".join(
-        c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
-    )
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", letters.replace("ß", "ss"))
-    plain = re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
-    return plain if plain[:1].isalpha() else f"c_{plain}".rstrip("_")
-
-
-_RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start", *CONSTANTS}
-
-
-def _source_names(fields: Sequence[str]) -> dict[str, str]:
-    """Return a unique name that a source's column may have, by field."""
-    names: dict[str, str] = {}
-    for field_name in fields:
-        name = _plain(field_name)
-        if name in _RESERVED or name.startswith("p_"):
-            name = f"{name}_value" if name in _RESERVED else f"c_{name}"
-        stem, number = name, 2
-        while name in names.values():
-            name, number = f"{stem}_{number}", number + 1
-        names[field_name] = name
-    return names
-
-
 def _role(column: InputColumnProfile, rows: int) -> InputColumnProfile:
     if column.role != "other" or column.type is None:
         return column
     kind, name = column.type, column.name
     is_key_type = kind.is_key and kind.text not in ("bool", "date")
     unique = rows > 20 and column.distinct >= 0.999 * (rows - column.nulls)
-    if is_key_type and _KEY_NAME.search(name):
-        role: Role = "event id" if unique and not _STRONG.search(name) else "key"
+    if is_key_type and has_key_word(name):
+        role: Role = "event id" if unique and not names_entity(name) else "key"
         return replace(column, role=role)
     if kind.text == "bool":
         return replace(column, role="flag")
@@ -545,7 +353,7 @@ def _role(column: InputColumnProfile, rows: int) -> InputColumnProfile:
 def strength(column: InputColumnProfile) -> tuple[float, ...]:
     """Return how likely a key is the entity: by its name, and by several events of a value."""
     several = 1.0 if column.per_value >= 1.2 and column.distinct >= 2 else 0.0
-    named = 2.0 if _STRONG.search(column.name) else 1.0 if column.name.endswith("_id") else 0.0
+    named = 2.0 if names_entity(column.name) else 1.0 if column.name.endswith("_id") else 0.0
     return (several, named, -float(column.nulls), float(column.distinct))
 
 
