@@ -19,21 +19,39 @@ _CRASHES = tuple(
 )
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LONGEST = 4_000
-_note: mmap.mmap | None = None
+_report: Callable[[str], None] | None = None
+_file = ""
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Record what is read in the block, for the error about a crash."""
-    _write(name)
+def reading(file: str) -> Iterator[None]:
+    """Record the file that is read in the block, for the error about a crash."""
+    outer = _file
+    _record(file)
     yield
-    _write("")
+    _record(outer)
 
 
-def _write(name: str) -> None:
-    if _note is not None:
-        text = name.encode(errors="replace")[:_LONGEST]
-        _note[: len(text) + 1] = text + b"\0"
+def _record(file: str) -> None:
+    global _file
+    _file = file
+    if _report is not None:
+        _report(file)
+
+
+def report_reading(report: Callable[[str], None]) -> None:
+    """Report by ``report`` which file ``reading`` records, for whoever outlives this process."""
+    global _report
+    _report = report
+
+
+def crash_text(file: str, code: int | None, may_need: str = "") -> str:
+    """Return the error about a process that ended with ``code`` (as Popen has it) at a file."""
+    name = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+    return (
+        f"{file}: the process that read it ended with {name}: the file is damaged or "
+        f"malicious{may_need}; write it again with the program that it is from"
+    )
 
 
 def run_supervised(run: Callable[[], None], fail: Callable[[str], None]) -> None:
@@ -42,10 +60,15 @@ def run_supervised(run: Callable[[], None], fail: Callable[[str], None]) -> None
     A crash is reported by ``fail``, and the exit code is 1 then. To be called before threads are
     started. Only on Linux; elsewhere the command runs in this process.
     """
-    global _note
     if sys.platform != "linux":
         return run()
-    _note = mmap.mmap(-1, _LONGEST + 1)
+    note = mmap.mmap(-1, _LONGEST + 1)
+
+    def write(file: str) -> None:
+        text = file.encode(errors="replace")[:_LONGEST]
+        note[: len(text) + 1] = text + b"\0"
+
+    report_reading(write)
     ours = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, no exit code is kept
     child = os.fork()
@@ -54,8 +77,8 @@ def run_supervised(run: Callable[[], None], fail: Callable[[str], None]) -> None
         return run()
     code = _wait(child)
     if -code in _CRASHES:
-        file = _note[:].partition(b"\0")[0].decode(errors="replace")
-        fail(_crash(file, signal.Signals(-code).name))
+        file = note[:].partition(b"\0")[0].decode(errors="replace")
+        fail(f"{crash_text(file, code)}. Nothing was ingested" if file else _fault(code))
         code = 1
     if code < 0:  # somebody ended it: the same end for us
         signal.signal(-code, signal.SIG_DFL)
@@ -88,13 +111,8 @@ def _wait(child: int) -> int:
             os.kill(child, received.si_signo)
 
 
-def _crash(file: str, name: str) -> str:
-    if not file:
-        return (
-            f"the process of this command ended with signal {name}, which is a fault of a library; "
-            "run it with PYTHONFAULTHANDLER=1 and report what it prints"
-        )
+def _fault(code: int) -> str:
     return (
-        f"{file}: the process that read it ended with signal {name}: the file is damaged or "
-        "malicious; write it again with the program that it is from. Nothing was ingested"
+        f"the process of this command ended with signal {signal.Signals(-code).name}, which is a "
+        "fault of a library; run it with PYTHONFAULTHANDLER=1 and report what it prints"
     )

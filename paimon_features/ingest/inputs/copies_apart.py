@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.process.supervision import reading
 from paimon_features.definitions import EventSource
 from paimon_features.ingest.input_files import InputFile
 from paimon_features.ingest.inputs.copies import InputCopies, OnRows
@@ -20,7 +21,6 @@ from paimon_features.ingest.inputs.reading_process import (
     ReadingLimits,
     progressed,
     read_apart,
-    reading,
 )
 
 _TEXT = ("CSV", "JSON")
@@ -80,8 +80,8 @@ def _inspections(
 ) -> Iterator[InputFile]:
     copies = InputCopies(source, settings)
     for path in paths:
-        reading(path)
-        yield copies.inspect(path)
+        with reading(str(path)):
+            yield copies.inspect(path)
 
 
 def _copies(
@@ -89,5 +89,5 @@ def _copies(
 ) -> Iterator[Path | None]:
     copies = InputCopies(source, settings, progressed)
     for path, copy in paths:
-        reading(path)
-        yield from copies.copy_all([(path, copy)])
+        with reading(str(path)):
+            yield from copies.copy_all([(path, copy)])

@@ -23,6 +23,7 @@ from typing import Any
 
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.process.child import bound_to_us
+from paimon_features.core.process.supervision import crash_text, report_reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class ReadingLimits:
     memory_bytes: int = 4 << 30
     step_s: int = 60
     total_s: int = 3_600
+
+    @property
+    def memory(self) -> str:
+        return f"{self.memory_bytes / (1 << 30):g} GiB of memory"
 
 
 LIMITS = ReadingLimits()
@@ -68,11 +73,12 @@ def read_apart(
     Raises
     ------
     ConfigurationError
-        If the process dies, or exceeds a limit; ``path`` is named, or the last one that it
-        reported by ``reading``.
+        If the process dies, or exceeds a limit; ``path`` is named, or the file that it recorded
+        by ``reading``.
     PaimonFeaturesError
         What the function raises.
     """
+    file = str(path)
     ours, theirs = Pipe()
     with ours, _process(theirs) as process:
         try:
@@ -85,13 +91,18 @@ def read_apart(
                     raise item
                 if kind == "rows":
                     on_rows(item)
-                elif kind == "path":
-                    path = item
+                elif kind == "file":
+                    file = item or str(path)
+                elif kind == "memory":
+                    raise ConfigurationError(
+                        f"{file}: reading it needs more than {limits.memory}; it is damaged, or a "
+                        "few bytes of it stand for very large values"
+                    )
                 else:
                     yield item
         except (EOFError, OSError) as error:
             process.wait()
-            raise ConfigurationError(_death(path, process.returncode, limits)) from error
+            raise ConfigurationError(_death(file, process.returncode, limits)) from error
 
 
 @contextmanager
@@ -113,25 +124,19 @@ def _process(theirs: Connection) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _death(path: Path, code: int | None, limits: ReadingLimits) -> str:
-    memory = f"{limits.memory_bytes / (1 << 30):g} GiB"
+def _death(file: str, code: int | None, limits: ReadingLimits) -> str:
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
         return (
-            f"{path}: reading it took more than {limits.step_s} s of processor time for one part; "
+            f"{file}: reading it took more than {limits.step_s} s of processor time for one part; "
             "it is damaged, or a few bytes of it stand for very many rows or values"
         )
-    name = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-    return (
-        f"{path}: the process that read it ended with {name}: the file is damaged or malicious, "
-        f"or needs more than {memory} of memory; write it again with the program that it is from"
-    )
+    return crash_text(file, code, f", or needs more than {limits.memory}")
 
 
 # -- in the process -------------------------------------------------------------------------
 
 _parent: Connection | None = None
 _step_s = 0
-_path: Path | None = None
 
 
 def progressed(rows: int = 0) -> None:
@@ -142,19 +147,12 @@ def progressed(rows: int = 0) -> None:
             _parent.send(("rows", rows))
 
 
-def reading(path: Path) -> None:
-    """Report which file is read from now on, within a process of ``read_apart``."""
-    global _path
-    if _parent is not None:
-        _path = path
-        _parent.send(("path", path))
-
-
 def main(connection: Connection) -> None:
     """Compute what the parent sends, and send the items."""
     global _parent, _step_s
     limits, parts, arguments = connection.recv()
     _parent, _step_s = connection, limits.step_s
+    report_reading(lambda file: connection.send(("file", file)))
     _limit(limits)
     try:
         for item in parts(*arguments):
@@ -162,12 +160,7 @@ def main(connection: Connection) -> None:
             progressed()
         connection.send(("end", None))
     except MemoryError:
-        path = _path or next((a for a in arguments if isinstance(a, Path)), "the file")
-        memory = f"{limits.memory_bytes / (1 << 30):g} GiB"
-        connection.send(("error", ConfigurationError(
-            f"{path}: reading it needs more than {memory} of memory; it is damaged, or a few "
-            "bytes of it stand for very large values"
-        )))  # fmt: skip
+        connection.send(("memory", None))
     except BrokenPipeError:  # enough was read
         pass
     except Exception as error:
