@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError, unknown_name
 from paimon_features.definitions import EventSource
 from paimon_features.ingest.input_files import InputFile
 from paimon_features.ingest.physical import TEXT, Physical, check_readable
@@ -116,16 +116,13 @@ def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSourc
     if file.format == "json" and not candidates:
         if name != source.event_time or not file.columns:
             return field
-        where, has = "none of its first rows has the key", "their keys"
+        problem = unknown_name("key", field, file.columns, "the first rows")
+    elif candidates:
+        problem = f"{' and '.join(map(repr, candidates))} could both be {name!r}"
     else:
-        where, has = "it has no column", "it has"
-    if candidates:
-        problem = f"{' and '.join(map(repr, candidates))} could both be {name!r}; {has}"
-    else:
-        problem = f"{where} {field!r}; {has}"
+        problem = unknown_name("column", field, file.columns)
     raise ConfigurationError(
-        f"{file.path}: {problem}: {', '.join(file.columns)}. "
-        f"Choose it by --column {name}=<name in the file>"
+        f"{file.path}: {problem}. Choose it by --column {name}=<name in the file>"
     )
 
 
@@ -147,10 +144,8 @@ def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:
     """Raise ConfigurationError for a mapping of a column that the source does not have."""
     for name in mapping:
         if name not in source.schema:
-            raise ConfigurationError(
-                f"--column {name}={mapping[name]}: source {source.name!r} has no column "
-                f"{name!r}; it has: {', '.join(source.schema)}"
-            )
+            message = unknown_name("column", name, source.schema, f"source {source.name!r}")
+            raise ConfigurationError(f"--column {name}={mapping[name]}: {message}")
 
 
 def parse_mapping(texts: Iterable[str]) -> dict[str, str]:

@@ -94,11 +94,11 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
             inside = [p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)]
             if not inside:
                 raise ConfigurationError(
-                    f"{given}: there is no file to ingest in this folder; {_expected()}"
+                    f"{given}: no file to ingest in this folder; {_expected()}"
                 )
             files.update((_unpackable(p), None) for p in inside)
         elif not path.is_file():
-            raise ConfigurationError(f"{given}: there is no such file or folder")
+            raise ConfigurationError(f"{given}: no such file or folder")
         elif not _format_of(path):
             raise ConfigurationError(f"{given}: unknown format; {_expected()}")
         elif path.name[0] in "._":

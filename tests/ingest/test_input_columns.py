@@ -50,10 +50,14 @@ def test_an_exact_name_is_preferred_to_a_similar_one(write: Write) -> None:
 @pytest.mark.parametrize(
     ("header", "mapping", "said"),
     [
-        ("customer_id,unit_price,at_ms", {}, "no column 'country'; it has: customer_id, unit_pr"),
-        (HEADER, {"country": "Land"}, "no column 'Land'.*--column country=<name in the file>"),
+        (
+            "customer_id,unit_price,at_ms",
+            {},
+            "unknown column 'country'; available: at_ms, customer_id",
+        ),
+        (HEADER, {"country": "Land"}, "unknown column 'Land'.*--column country=<name in the file>"),
         ("CustomerID,CUSTOMER_ID,unit_price,country,at_ms", {}, "could both be 'customer_id'"),
-        (HEADER, {"zip": "Zip"}, "no column 'zip'; it has: customer_id, unit_price"),
+        (HEADER, {"zip": "Zip"}, "unknown column 'zip' of source 'sales'; available: at_ms"),
     ],
 )
 def test_a_missing_or_ambiguous_column_is_reported_with_those_available(
@@ -71,7 +75,7 @@ def test_a_json_row_may_lack_any_column_but_the_event_time(write: Write) -> None
     assert group.absent == ("unit_price", "country")
     assert group.ignored == ("more",)
     timeless = inspect_file(write("b.jsonl", '{"customer_id": 1}'))
-    with pytest.raises(ConfigurationError, match="none of its first rows has the key 'at_ms'"):
+    with pytest.raises(ConfigurationError, match="unknown key 'at_ms' of the first rows"):
         group_files([timeless], SALES, {})
     (empty,) = group_files([inspect_file(write("c.jsonl", "\n"))], SALES, {})
     assert empty.absent == ()

@@ -73,7 +73,7 @@ def as_arrow(values: Any) -> pa.Array:
             values = pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise RequestError(
-            f"values of type {type(values).__name__} are no column: {error}"
+            f"values of type {type(values).__name__} cannot be a column: {error}"
         ) from error
     try:
         if isinstance(values, pa.ChunkedArray):

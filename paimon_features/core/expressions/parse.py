@@ -456,8 +456,8 @@ class _Parser:
         except DefinitionError:
             raise self._error(
                 token,
-                f"{text!r} is not a type; casts support int64, float64, string, "
-                "bool, those of NULL to any type",
+                f"unknown type {text!r}; casts support int64, float64, string, bool, those of "
+                "NULL to any type",
             ) from None
         if kind != promoted(kind):
             raise self._error(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from paimon_features.core._arrow import pa
-from paimon_features.core.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError, unknown_name
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """The names of definitions and columns: lower-case letters, digits, underscores."""
@@ -207,8 +207,8 @@ def type_from_text(text: str) -> DataType:
         return List(type_from_text(match[1]), int(match[2]) if match[2] else None)
     if match := re.fullmatch(r"map\(string, (.+)\)", text):
         return Map(String, type_from_text(match[1]))
-    types = ", ".join([*_PLAIN, "decimal(p, s)", "list(type, n)", "map(string, type)"])
-    raise DefinitionError(f"{text!r} is not a column type; types are: {types}")
+    types = [*_PLAIN, "decimal(p, s)", "list(type, n)", "map(string, type)"]
+    raise DefinitionError(unknown_name("column type", text, types))
 
 
 MAX_NAME = 128

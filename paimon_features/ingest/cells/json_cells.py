@@ -99,7 +99,7 @@ def read_line(line: bytes) -> tuple[str, dict[str, Any] | None, tuple[str, str] 
     if row is None or not valid:
         return text, None, _problem(text, row) if text.strip(" ") else None
     if "\\u" in text and has_half_character(row):
-        detail = "an escape \\ud800 to \\udfff without its other half is no character"
+        detail = "an escape \\ud800 to \\udfff without its other half is not a character"
         return text, None, (UNREADABLE, detail)
     return text, row, None
 

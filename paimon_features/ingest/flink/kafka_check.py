@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paimon_features.core.configuration.kafka_settings import NEW_TOPIC_S
-from paimon_features.core.errors import JobError
+from paimon_features.core.errors import JobError, unknown_name
 from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.checkpoints import Checkpoint
 from paimon_features.flink.environment import flink_errors
@@ -108,10 +108,8 @@ def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
         )
         return False
     if not exists:
-        raise JobError(
-            f"the brokers {topic.servers} have no topic {topic.topic!r} that "
-            f"this login may read; it sees: {_shown(names)}"
-        )
+        message = unknown_name("topic", topic.topic, names)
+        raise JobError(f"the brokers {topic.servers}, as this login sees them: {message}")
     return True
 
 
@@ -200,8 +198,3 @@ def _group_offsets(admin: Any, topic: KafkaTopic) -> dict[int, int]:
         for place in committed
         if place.topic() == topic.topic
     }
-
-
-def _shown(names: set[str], most: int = 20) -> str:
-    listed = ", ".join(sorted(names)[:most]) or "none"
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -119,7 +119,7 @@ def _without_record(
         if ledger.streams_lost:
             raise JobError(
                 f"the record of what this stream has committed to {ledger.source.table!r} was "
-                f"lost, and there is no checkpoint in {folder}: rows could be duplicated. {_OVER}"
+                f"lost, and {folder} has no checkpoint: rows could be duplicated. {_OVER}"
             )
         return None
     recorded_tables = _read_json(folder / TABLES_FILE)
@@ -135,11 +135,11 @@ def _without_record(
 def _duplicates(
     table: str, committed: int, newest: Checkpoint | None, folder: FilePath
 ) -> JobError:
-    available = "there is none" if newest is None else f"the newest is {newest.id}"
+    newest_id = "none" if newest is None else newest.id
     return JobError(
-        f"table {table!r} contains checkpoint {committed} of this stream, and in {folder} "
-        f"{available}: rows since then would be duplicated. Restore the checkpoint, or accept "
-        "that by --restart (with --kafka), or define a source under another name"
+        f"table {table!r} contains checkpoint {committed} of this stream, and the newest one in "
+        f"{folder} is {newest_id}: rows since then would be duplicated. Restore the checkpoint, "
+        "or accept that by --restart (with --kafka), or define a source under another name"
     )
 
 

@@ -196,7 +196,7 @@ def json_cells(
         f"THEN '{UNREADABLE}: not one JSON object' "
         f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' "
         f"WHEN {_HALF_CHARACTER} THEN '{UNREADABLE}: an escape \\ud800 to \\udfff without its "
-        f"other half is no character' {last}END"
+        f"other half is not a character' {last}END"
     )
     others = "".join(f", {column}" for column in kept)
     scalars, cell_values = [], list(cells)

@@ -79,7 +79,7 @@ def column_type(
         return _float_type(column, name)
     if pa.types.is_decimal(kind):
         return _decimal_type(column)
-    reason = f"skipped: {kind} is no type of a source's column; flatten or convert it"
+    reason = f"skipped: {kind} cannot be a column of a source; flatten or convert it"
     return ColumnType(None, (reason,))
 
 
@@ -156,7 +156,7 @@ def _rfc3339_type(times: Rfc3339Times, settings: InputSettings) -> ColumnType:
     if settings.time_zone == "UTC" and times.has_naive:
         notes.append(_NO_ZONE)
     if times.broken:
-        notes.append(f"{times.broken} different values are no times: ingest rejects these rows")
+        notes.append(f"{times.broken} different values are not times: ingest rejects these rows")
     kind = Date if times.only_days else Timestamp
     return ColumnType(kind, tuple(notes), days_only=times.only_days)
 

@@ -77,7 +77,7 @@ class InputCopies:
                 ]
                 if not inside:
                     raise ConfigurationError(
-                        f"{given}: there is no file to ingest in this folder; {expected_forms()}"
+                        f"{given}: no file to ingest in this folder; {expected_forms()}"
                     )
                 inputs.update(dict.fromkeys(inside))
             else:

@@ -63,7 +63,7 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
     if unread and before and not settings.skip:
         notes.append(
             f"line {before + 1} and others have another number of fields than the first one; if "
-            f"the lines before it are no rows: --input skip={before}"
+            f"the lines before it are not rows: --input skip={before}"
         )
     if "header" not in kept and not settings.names and not sniffed["HasHeader"]:
         settings = replace(settings, header=not _without_header(text, settings))
@@ -157,7 +157,7 @@ def _encoding(path: Path, head: bytes, notes: list[str]) -> str:
             if high.count(0) > 0.4 * len(head) / 2 and head.count(0) < 1.1 * high.count(0):
                 return name
         raise ConfigurationError(
-            f"{path}: it contains zero bytes, so it is no text file; if it is one, name its "
+            f"{path}: it contains zero bytes, so it is not a text file; if it is one, name its "
             "encoding (--input encoding=utf-16-le)"
         )
     try:

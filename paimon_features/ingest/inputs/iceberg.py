@@ -50,7 +50,7 @@ def open_iceberg(folder: Path) -> pa.RecordBatchReader:
         metadata = TableMetadataUtil.parse_obj(document)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise ConfigurationError(f"{newest}: it is no metadata of Iceberg: {reason}") from error
+        raise ConfigurationError(f"{newest}: not valid metadata of Iceberg: {reason}") from error
     files.location = _LOCAL.sub("", metadata.location, count=1).rstrip("/")
     table = StaticTable(
         ("static", str(newest)), metadata, str(newest), files, NoopCatalog("static")

@@ -231,6 +231,6 @@ def _about_broken(values: DifferentTexts, good: Any) -> tuple[str, ...]:
         return ()
     shown = values.bare[int(bad[0])].as_py()
     return (
-        f"{len(bad)} of {len(values.bare)} different values are no number, as {shown!r}: "
+        f"{len(bad)} of {len(values.bare)} different values are not numbers, as {shown!r}: "
         "ingest rejects these rows; pf.String keeps them",
     )

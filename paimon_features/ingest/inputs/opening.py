@@ -122,7 +122,7 @@ def checked_form(path: Path) -> str:
         from paimon_features.core.suggestions import did_you_mean
 
         raise ConfigurationError(
-            f"{path}: there is no such file or folder{did_you_mean(path.name, near[:1000])}"
+            f"{path}: no such file or folder{did_you_mean(path.name, near[:1000])}"
         )
     form = form_of(path)
     if form is None:
@@ -311,8 +311,7 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
         first = next(iter(opened.unreadable), None)
         hint = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"
         raise ConfigurationError(
-            f"{path}: there is no JSON object in it; expected an array of objects or one a line"
-            f"{hint}"
+            f"{path}: no JSON object in it; expected an array of objects or one a line{hint}"
         )
     opened.schema = pa.schema([(name, pa.string()) for name in objects.names])
     opened.batches, opened.nested = objects.batches(BATCH_ROWS), objects.nested

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.core.configuration.input_settings import InputSettings
-from paimon_features.core.errors import ConfigurationError
-from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.errors import ConfigurationError, unknown_name
 from paimon_features.core.times.durations import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.core.times.utc_ms import floor_times
 from paimon_features.core.types.foreign_types import is_plain
@@ -208,7 +207,7 @@ def _column(
     column = sample.column(field)
     stored = nested or str(column.type)
     if not is_plain(column.type):
-        note = f"skipped: {stored[:200]} is no type of a source's column; convert it"
+        note = f"skipped: {stored[:200]} cannot be a column of a source; convert it"
         return InputColumnProfile(field, name, stored, None, 0, 0, "", "skipped", notes=(note,))
     settings = settings.of_column(name)
     if settings.nulls and pa.types.is_string(column.type):
@@ -221,7 +220,7 @@ def _column(
     if nested is None:
         typed = column_type(column, field, settings, parser)
     else:
-        reason = f"skipped: a JSON {nested} is no type of a source's column; flatten or convert it"
+        reason = f"skipped: a JSON {nested} cannot be a column of a source; flatten or convert it"
         typed = ColumnType(None, (reason,))
     try:
         distinct = pc.count_distinct(column).as_py()
@@ -260,12 +259,10 @@ def _choose_time(
 
     candidates = [c for c in columns if is_time(c)]
     if wanted is not None:
-        if wanted not in [c.field for c in columns]:
-            raise ConfigurationError(
-                f"--event-time {wanted}: {path} has no such column"
-                f"{did_you_mean(wanted, [c.field for c in columns])}; it has: "
-                f"{', '.join(c.field for c in columns)}"
-            )
+        fields = [c.field for c in columns]
+        if wanted not in fields:
+            message = unknown_name("column", wanted, fields, str(path))
+            raise ConfigurationError(f"--event-time {wanted}: {message}")
         candidates = [c for c in candidates if c.field == wanted]
         if not candidates:
             got = next(c for c in columns if c.field == wanted)
@@ -277,7 +274,7 @@ def _choose_time(
     if not candidates:
         hints = "".join(f"; {note}" for note in notes if "--input skip=" in note)
         raise ConfigurationError(
-            f"{path}: no column has times; features need the time of each event. It has: "
+            f"{path}: no column has times; features need the time of each event. Columns: "
             + ", ".join(f"{c.field} (as {c.example!r})" for c in columns[:20])
             + ". Name it by --event-time COLUMN, with its form by --input time_format='...'"
             + hints

@@ -139,7 +139,7 @@ def test_types_follow_from_the_operands(text: str, kind: DataType) -> None:
         ("CASE WHEN p THEN 2", "expected 'END'"),
         ("CAST(s AS int64)", "CAST of string to int64 is not defined the same way"),
         ("CAST(i AS int32)", "int32 is represented as int64; cast to that"),
-        ("CAST(i AS money)", "'money' is not a type"),
+        ("CAST(i AS money)", "unknown type 'money'"),
         ("i IN (j)", "IN takes constants that are not NULL, got j"),
         ("i IN (1, NULL)", "IN takes constants that are not NULL, got NULL; write i IS NULL"),
         ("i IN (CAST(NULL AS int64))", "write i IS NULL"),
@@ -200,7 +200,7 @@ def test_types_follow_from_the_operands(text: str, kind: DataType) -> None:
         ("size(i)", "size needs a list, got i of int64"),
         ("DECIMAL '1e5'", "'1e5' is not a decimal; expected digits, a point, digits, 38 at most"),
         ("CAST(NULL AS decimal(7 2))", "position 24: got '2', expected ','"),
-        ("CAST(m AS decimal(7, x))", "position 11: 'decimal(7, x)' is not a type"),
+        ("CAST(m AS decimal(7, x))", "position 11: unknown type 'decimal(7, x)'"),
         # neither reading of END fits
         ("end + price", "position 1: got 'end', expected a column"),
         ("(" * 150 + "i" + ")" * 150, "nested deeper than 100"),

@@ -246,7 +246,9 @@ def test_a_mapped_file_is_ingested_again_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('Number,Url,When\n1,"a,b",2010-12-01\n2,,x\n')
     mapping = {"id": "Number", "page": "Url", "at_ms": "When"}
-    with pytest.raises(ConfigurationError, match="no column 'id'; it has: Number, Url, When"):
+    with pytest.raises(
+        ConfigurationError, match="unknown column 'id'; available: Number, Url, When"
+    ):
         ingest_files(lake, CLICKS, [path], state_dir=tmp_path)
     first = ingest_files(lake, CLICKS, [path], mapping, state_dir=tmp_path)
     assert (first.accepted, first.rejected) == (1, {"wrong_type": 1})

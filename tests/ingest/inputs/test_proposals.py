@@ -171,7 +171,7 @@ READ: dict[str, Expected] = {
         "a.csv", csv("zip,time,n,ok", lambda n: f"0{n % 5},{ms(n)},{n if n != 40 else 'oops'},"
                      f"{'yes' if n % 2 else 'no'}"), (),
         [("zip", "string", "category"), ("n", "int64", "measure"), ("ok", "bool", "flag")], {},
-        ["leading zeros", "1 of 60 different values are no number, as 'oops'"],
+        ["leading zeros", "1 of 60 different values are not numbers, as 'oops'"],
     ),
     "texts without a value": (
         "a.csv", csv("user_id,time,n", lambda n: f"{n % 5},{ms(n)},{n if n % 7 else 'NA'}"), (),
@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[str, Content, tuple[str, ...], list[str]]] = {
     ),
     "a missing column of times": (
         "a.csv", PLAIN, ("--event-time", "tiem"),
-        ["--event-time tiem", "did you mean 'time'", "it has: customer_id, time, amount"],
+        ["--event-time tiem", "did you mean 'time'", "available: amount, customer_id, time"],
     ),
     "a column that has no times": (
         "a.csv", csv("user_id,t", lambda n: f"{n},x{n}"), ("--event-time", "t"),
@@ -321,7 +321,7 @@ REFUSED: dict[str, tuple[str, Content, tuple[str, ...], list[str]]] = {
     "no ORC": ("a.orc", "no", (), ["it cannot be read as ORC"]),
     "no Arrow": ("a.arrow", "no", (), ["it cannot be read as Arrow"]),
     "no JSON": ("a.json", "no", (), ["it cannot be read as JSON: Expecting value"]),
-    "no objects": ("a.json", "[]", (), ["there is no JSON object in it; expected an array of"]),
+    "no objects": ("a.json", "[]", (), ["no JSON object in it; expected an array of"]),
     "numbers in place of objects": (
         "a.json", '{"a": 1} 5', (), ["expected JSON objects, got int: '5'"],
     ),
