@@ -143,8 +143,8 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # epochs of an iteration
     *_mutants(
-        "paimon_features/iteration/tracker.py",
-        "tests/iteration/test_tracker.py tests/iteration/test_semantics_epochs.py "
+        "paimon_features/iteration/epoch_tracker.py",
+        "tests/iteration/test_epoch_tracker.py tests/iteration/test_semantics_epochs.py "
         "tests/iteration/test_semantics_termination.py tests/iteration/test_naive_differential.py",
         ("if self._ended[channel] or epoch <= self._rounds[channel]:", "if False:"),
         ("return (last, END) if last > before else (END,)", "return (END,)"),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paimon_features.core.documents.published_document import DocumentKind
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.definitions.collection import Definitions
 from paimon_features.definitions.documents import from_documents, to_documents
@@ -79,7 +79,7 @@ class Bundle:
         """
         body = KIND.body_of(data, where)
         try:
-            content = strict_json(body)
+            content = parse_unambiguous_json(body)
             fitted = {}
             for document in content["fitted"]:
                 version = FittedVersion.from_document(document)

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from paimon_features.core.documents.sealed_json import seal, stored_document
+from paimon_features.core.documents.checksummed_json import add_checksum, stored_document
 from paimon_features.core.documents.typed_json import mapping
 from paimon_features.core.errors import (
     ConfigurationError,
@@ -34,7 +34,7 @@ from paimon_features.lake.metadata.live_cache import LiveCache
 from paimon_features.lake.metadata_damage import metadata_damage
 from paimon_features.lake.ownership.fence import held
 from paimon_features.lake.ownership.locks import locked
-from paimon_features.lake.side_folder import removals, side_format
+from paimon_features.lake.side_folder import format_version, removals
 from paimon_features.lake.side_folder.removals import Removal
 from paimon_features.lake.specs import PARTITION_DAYS_OPTION, TABLE_OPTIONS, TableSpec
 from paimon_features.lake.storage import LocalStorage, RemoteStorage, Storage
@@ -155,7 +155,7 @@ class Lake:
         if filesystem is None and parts.scheme in ("", "file"):
             check_warehouse(text, options or {}, side_folder)
             folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
-            side_format.check(folder / SIDE_FOLDER)
+            format_version.check(folder / SIDE_FOLDER)
             if rest is None:  # else its server makes the folders of its databases
                 (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
             return cls(folder, database, rest=rest)
@@ -165,7 +165,7 @@ class Lake:
             storage.make_folder(f"{address}/{database}.db")
         side = None if side_folder is None else Path(side_folder).expanduser().resolve()
         if side is not None:
-            side_format.check(side)
+            format_version.check(side)
         return cls(address, database, storage, side, rest)
 
     def of_database(self, database: str) -> Lake:
@@ -500,7 +500,7 @@ class Lake:
         content = {"record": "removals", "name": name, "accepted": False}
         content["serial"] = len(self.removals(name))
         path = self._removals_mark(name)
-        self.storage.write_json(path, seal(content, path.rpartition("/")[2]))
+        self.storage.write_json(path, add_checksum(content, path.rpartition("/")[2]))
 
     def _record_schema(self, name: str) -> None:
         """Store the CRC32 of the newest schema with the table, which moves and goes with it."""

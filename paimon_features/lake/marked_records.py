@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
-from paimon_features.core.documents.sealed_json import (
+from paimon_features.core.documents.checksummed_json import (
     Document,
+    add_checksum,
     read_document,
-    seal,
     stored_document,
 )
 from paimon_features.core.documents.typed_json import mapping
@@ -260,7 +260,7 @@ def _content(lake: Lake, path: str) -> Mapping[str, Any] | None:
 
 
 def _write(lake: Lake, path: str, content: Mapping[str, Any]) -> None:
-    lake.storage.write_json(path, seal(content, path.rpartition("/")[2]))
+    lake.storage.write_json(path, add_checksum(content, path.rpartition("/")[2]))
 
 
 def _serial(found: Document | None) -> int:

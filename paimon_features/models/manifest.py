@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from paimon_features.core.documents.strict_json import strict_json
 from paimon_features.core.documents.typed_json import mapping, typed
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import DefinitionError, ModelError, shortened
 from paimon_features.core.repeated_items import duplicates
 from paimon_features.core.types.schema import check_name, type_from_text
@@ -246,7 +246,7 @@ class ModelManifest:
                 f"{where} has {len(data):,} bytes; a manifest has at most {MAX_MANIFEST_BYTES:,}"
             )
         try:
-            document = dict(mapping(strict_json(data), "format"))
+            document = dict(mapping(parse_unambiguous_json(data), "format"))
             version = document.pop("format")
             if type(version) is int and version > FORMAT:
                 raise ModelError(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paimon_features.core.documents.strict_json import strict_json
 from paimon_features.core.documents.typed_json import typed
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ModelError, shortened
 
 MAX_NOTE_BYTES = 1 << 16
@@ -53,7 +53,7 @@ class VersionNote:
     def from_text(cls, text: str) -> VersionNote:
         """Return the note of a JSON text; ModelError for one that is none."""
         try:
-            note: VersionNote = typed(cls, strict_json(text))
+            note: VersionNote = typed(cls, parse_unambiguous_json(text))
         except ModelError:
             raise
         except ValueError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import (
     DamagedFileError,
     ModelError,
@@ -301,7 +301,7 @@ def _newest_states(lake: Lake, name: str) -> ModelStates | None:
     if sha256_of(newest["document"].encode()) != newest["digest"]:
         raise DamagedFileError(f"{where}: the states do not match their digest: {_RESTORE}")
     try:
-        return ModelStates.from_document(strict_json(newest["document"]))
+        return ModelStates.from_document(parse_unambiguous_json(newest["document"]))
     except (ModelError, ValueError) as error:
         raise DamagedFileError(f"{where}: {error}: {_RESTORE}") from error
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.core.types.schema import check_name
 from paimon_features.transformers.base import FeatureTransformer, StoredTransformer
@@ -144,7 +144,7 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"{path} cannot be read: {error}") from error
     try:
-        document = strict_json(text)
+        document = parse_unambiguous_json(text)
         if not isinstance(document, dict):
             raise TransformError("it is not a JSON object")
         fitted = FittedVersion.from_document(document)

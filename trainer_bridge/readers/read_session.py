@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.order.rank_shard import RankShard
-from trainer_bridge.readers.assembler import Assembler
 from trainer_bridge.readers.autotune import Autotune
 from trainer_bridge.readers.block_store import BlockStore
+from trainer_bridge.readers.chunk_assembler import ChunkAssembler
 from trainer_bridge.readers.chunks import Chunk, ChunkRequest, block_cuts, chunk_requests
 from trainer_bridge.readers.epoch_rows import EpochRows
 from trainer_bridge.readers.prefetcher import Prefetcher
@@ -54,7 +54,7 @@ class ReadSession:
         The rows of a batch count against the budget until the next one is requested.
         """
         store = self.store
-        chunks: Iterator[Chunk] = Assembler(store, self.source).chunks(self._requests(starts))
+        chunks: Iterator[Chunk] = ChunkAssembler(store, self.source).chunks(self._requests(starts))
         prefetcher = self._start(chunks) if self.threads else None
         try:
             for chunk in chunks if prefetcher is None else prefetcher:

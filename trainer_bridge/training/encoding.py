@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.documents.strict_json import strict_json
 from paimon_features.core.documents.typed_json import mapping, typed
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.models import ModelInput
 from paimon_features.transformers import (
@@ -305,7 +305,7 @@ class FeatureEncoder:
     def from_text(cls, text: str) -> FeatureEncoder:
         """Return the encoder of ``to_text``; RequestError for a text that is none."""
         try:
-            document = strict_json(text)
+            document = parse_unambiguous_json(text)
         except ValueError as error:
             raise RequestError(f"this is not an encoder of features: {error}") from error
         return cls.from_document(document)

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ModelError
 from paimon_features.models import MAX_FILE_BYTES
 from trainer_bridge.training.program_graph import checked_graph, checked_name, checked_tensor
@@ -89,7 +89,7 @@ def _parts(data: bytes) -> dict[str, bytes]:
 def _archive(parts: Mapping[str, bytes]) -> bytes:
     written: dict[str, bytes] = {**_FIXED, _SAMPLES: b""}
     for folder, file in _CONFIGS.items():
-        config = strict_json(parts[folder + file])
+        config = parse_unambiguous_json(parts[folder + file])
         if not isinstance(config, dict) or set(config) != {"config"}:
             raise ValueError(f"{file}: expected an object with config")
         payloads = {
@@ -100,7 +100,7 @@ def _archive(parts: Mapping[str, bytes]) -> bytes:
         for payload in payloads.values():
             path = folder + payload["path_name"]
             written[path] = parts[path]
-    written[_MODEL] = json.dumps(checked_graph(strict_json(parts[_MODEL]))).encode()
+    written[_MODEL] = json.dumps(checked_graph(parse_unambiguous_json(parts[_MODEL]))).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in written.items():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ModelError
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,400}")
@@ -174,7 +174,7 @@ def _is_size(node: ast.expr) -> bool:
 
 def _structure(text: str) -> str:
     """Return how arguments are nested: tuples, lists, and dictionaries with names as keys."""
-    version, node = strict_json(text)
+    version, node = parse_unambiguous_json(text)
     if version != 1:
         raise ValueError(f"structure of version {version!r:.40}, expected 1")
     return json.dumps([1, _node(node)])
@@ -185,7 +185,7 @@ def _node(node: Any) -> dict[str, Any]:
         raise ValueError("expected type, context and children_spec")
     kind, context, children = node["type"], node["context"], list(node["children_spec"])
     if kind == "builtins.dict":
-        names = strict_json(context)
+        names = parse_unambiguous_json(context)
         if not isinstance(names, list) or len(names) != len(children):
             raise ValueError("expected a name for each argument")
         context = json.dumps([_identifier(name) for name in names])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import PaimonFeaturesError
 
 MAX_HEADER = 256
@@ -81,7 +81,7 @@ class DocumentKind:
     def _header(self, data: bytes, where: str) -> Mapping[str, Any]:
         line = data[:MAX_HEADER].partition(b"\n")[0]
         try:
-            header = strict_json(line)
+            header = parse_unambiguous_json(line)
             if type(header[self.key]) is int and isinstance(header["digest"], str):
                 return dict(header)
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ConfigurationError, MissingExtraError
 
 _LOCAL = re.compile(r"file:(//(localhost)?(?=/))?", re.I)
@@ -86,7 +86,7 @@ def _document(path: Path) -> Any:
         data = file.read(_MAX_METADATA + 1)
     if len(data) > _MAX_METADATA:
         raise ValueError(f"more than {_MAX_METADATA:,} bytes")
-    return strict_json(data)
+    return parse_unambiguous_json(data)
 
 
 def _folder_files(folder: Path) -> Any:

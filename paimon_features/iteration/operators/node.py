@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import Envelope
+from paimon_features.iteration.epoch_tracker import EpochTracker
 from paimon_features.iteration.operators.outlet import Outlet
 from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.operators.runner_states import NodeState
-from paimon_features.iteration.tracker import EpochTracker
 
 
 class NodeRunner:

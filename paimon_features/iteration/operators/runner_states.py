@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from paimon_features.iteration.tracker import ChannelStates
+from paimon_features.iteration.epoch_tracker import ChannelStates
 from paimon_features.iteration.wires import Notice
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.core.documents.sealed_json import read_document, stored_document
+from paimon_features.core.documents.checksummed_json import read_document, stored_document
 from paimon_features.core.errors import (
     DamagedFileError,
     PaimonFeaturesError,

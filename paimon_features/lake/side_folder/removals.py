@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paimon_features.core.documents.sealed_json import seal, stored_document
+from paimon_features.core.documents.checksummed_json import add_checksum, stored_document
 from paimon_features.core.documents.typed_json import mapping, typed
 from paimon_features.core.errors import DamagedFileError
 from paimon_features.lake.storage import Storage
@@ -65,7 +65,7 @@ def append(storage: Storage, path: str, removal: Removal) -> None:
     storage.make_folder(path.rpartition("/")[0])
     document = {"removals": [asdict(entry) for entry in (*earlier, removal)]}
     # the number of removals is the number of writes
-    storage.write_json(path, seal(document, path.rpartition("/")[2], len(earlier) + 1))
+    storage.write_json(path, add_checksum(document, path.rpartition("/")[2], len(earlier) + 1))
 
 
 def _parsed(document: Any) -> Iterator[Removal]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paimon_features.core.documents.sealed_json import read_document, resealed
+from paimon_features.core.documents.checksummed_json import next_document, read_document
 from paimon_features.lake.storage.exclusive_folder import ExclusiveFolder, sync_folder
 from paimon_features.lake.storage.object_path import ObjectPath, SidePath
 from paimon_features.lake.storage.write_errors import write_errors
@@ -43,7 +43,7 @@ def write_json(path: SidePath, value: Mapping[str, Any], after: int = 0) -> None
     DamagedFileError
         If the file is not what was written before.
     """
-    document = resealed(path, value, after)
+    document = next_document(path, value, after)
     if isinstance(path, ObjectPath):
         path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     else:

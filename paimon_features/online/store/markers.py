@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import OnlineStoreError
 
 _MARKER = struct.Struct("<BBHIQqqqqqQ")
@@ -176,7 +176,7 @@ class ViewState:
             For bytes of another format.
         """
         try:
-            document = strict_json(data)
+            document = parse_unambiguous_json(data)
             if document.pop("format") != FORMAT:
                 raise ValueError("another format")
             content, building = document["content"], document["building"]

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from paimon_features.core.configuration.project_config import ProjectConfig
 from paimon_features.core.documents.published_document import DocumentKind
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ConfigurationError, ModelError, OnlineStoreError
 from paimon_features.models import (
     MAX_MANIFEST_BYTES,
@@ -77,7 +77,7 @@ class PublishedModels:
         """
         body = KIND.body_of(data, where)
         try:
-            content = strict_json(body)
+            content = parse_unambiguous_json(body)
             models = {
                 str(name): ModelStates.from_document(document)
                 for name, document in content["models"].items()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.core.documents.published_document import document_digest
-from paimon_features.core.documents.strict_json import strict_json
 from paimon_features.core.documents.typed_json import mapping
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import ConfigurationError, PlanMovedError
 from paimon_features.lake.side_folder.audit_log import MAX_DETAILS
 from paimon_features.project.planning.plan import Effect, ProjectPlan
@@ -86,7 +86,7 @@ class ReviewedPlan:
             if len(data) > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES:,} bytes")
             document = mapping(
-                strict_json(data), "format", "project", "database", "digest", "state"
+                parse_unambiguous_json(data), "format", "project", "database", "digest", "state"
             )
             if document["format"] != FORMAT:
                 raise ValueError(

@@ -14,7 +14,7 @@ import pytest
 from paimon_features.core.errors import PaimonFeaturesError, TableError
 from paimon_features.lake import Lake
 from paimon_features.lake.catalog import SIDE_FOLDER
-from paimon_features.lake.side_folder import side_format
+from paimon_features.lake.side_folder import format_version
 from paimon_features.online.store.markers import Marker, ViewState
 from paimon_features.project.backup import copying
 from paimon_features.serving.request_log.log_rows import log_schema
@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[3] / "docs/reference/formats.md"
 
 
 def side_folder(folder: Path) -> None:
-    side_format.raise_to(folder / SIDE_FOLDER, 2)
+    format_version.raise_to(folder / SIDE_FOLDER, 2)
     Lake.open(folder, "features")
 
 
@@ -85,12 +85,12 @@ def test_what_a_later_release_wrote_is_refused_with_what_to_do(what: str, tmp_pa
 
 def test_a_side_folder_of_an_earlier_release_has_no_format_and_is_read(tmp_path: Path) -> None:
     assert Lake.open(tmp_path, "features").list() == []
-    side_format.raise_to(tmp_path / SIDE_FOLDER, 1)
-    assert not (tmp_path / SIDE_FOLDER / side_format.FILE).exists()
+    format_version.raise_to(tmp_path / SIDE_FOLDER, 1)
+    assert not (tmp_path / SIDE_FOLDER / format_version.FILE).exists()
     (tmp_path / SIDE_FOLDER).mkdir()
     for content in ('{"format": "2"}', "[]"):
-        (tmp_path / SIDE_FOLDER / side_format.FILE).write_text(content)
+        (tmp_path / SIDE_FOLDER / format_version.FILE).write_text(content)
         with pytest.raises(TableError, match="expected a number"):
             Lake.open(tmp_path, "features")
-    (tmp_path / SIDE_FOLDER / side_format.FILE).write_text('{"format": 1, "release": "0"}')
+    (tmp_path / SIDE_FOLDER / format_version.FILE).write_text('{"format": 1, "release": "0"}')
     Lake.open(tmp_path, "features")

@@ -25,7 +25,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from paimon_features.core.configuration.project_config import OidcConfig, is_trusted_url
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import shortened
 from paimon_features.core.extras import require
 from paimon_features.serving.http.access.tokens import Subject
@@ -338,7 +338,7 @@ def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
                 raise ValueError(f"{url}: more than {MAX_DOCUMENT_BYTES:,} bytes")
             if time.monotonic() > until_s:
                 raise ValueError(f"{url}: not complete within {_LONGEST_FETCH_S:g} s")
-    document = strict_json(body)
+    document = parse_unambiguous_json(body)
     if not isinstance(document, dict):
         raise ValueError(f"{url}: expected a JSON object")
     return document

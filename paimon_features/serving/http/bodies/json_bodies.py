@@ -13,7 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paimon_features.core.documents.strict_json import AmbiguousJsonError, strict_json
+from paimon_features.core.documents.unambiguous_json import (
+    AmbiguousJsonError,
+    parse_unambiguous_json,
+)
 from paimon_features.serving.http.http_errors import RequestRejected
 
 LARGE = 64 << 10
@@ -49,7 +52,7 @@ def parse(body: bytes | bytearray, most: int = MAX_ITEMS) -> Any:
     """
     check_items(body, most)
     try:
-        document = strict_json(body)
+        document = parse_unambiguous_json(body)
         if _SURROGATE.search(body):
             msgspec.json.encode(document)  # raises for half of a pair, which no text can have
     except AmbiguousJsonError as error:

@@ -16,14 +16,14 @@ class AmbiguousJsonError(ValueError):
     """A JSON text that readers read differently: a repeated key, or a number out of range."""
 
 
-def strict_json(text: str | bytes | bytearray) -> Any:
+def parse_unambiguous_json(text: str | bytes | bytearray) -> Any:
     """Return the value of a JSON text in UTF-8.
 
-    >>> strict_json('{"a": [1, null]}')
+    >>> parse_unambiguous_json('{"a": [1, null]}')
     {'a': [1, None]}
-    >>> strict_json('{"a": 1, "a": 2}')
+    >>> parse_unambiguous_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    paimon_features.core.documents.strict_json.AmbiguousJsonError: it has the key 'a' twice ...
+    paimon_features.core.documents.unambiguous_json.AmbiguousJsonError: it has the key 'a' twice ...
 
     Raises
     ------

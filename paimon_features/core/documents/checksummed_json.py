@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import DamagedFileError
 
 _DIGEST, _SERIAL = "_digest", "_serial"
@@ -39,26 +39,26 @@ class Document:
     serial: int = 0
 
 
-def seal(value: Mapping[str, Any], name: str, serial: int = 1) -> dict[str, Any]:
+def add_checksum(value: Mapping[str, Any], name: str, serial: int = 1) -> dict[str, Any]:
     """Return the document to write for a value, as the file ``name``.
 
-    >>> unseal(seal({"a": 1}, "x.json", 3), "x.json")
+    >>> verify_checksum(add_checksum({"a": 1}, "x.json", 3), "x.json")
     Document(value={'a': 1}, serial=3)
     """
     return {**value, _DIGEST: _digest(value, name, serial), _SERIAL: serial}
 
 
-def resealed(path: TextFile, value: Mapping[str, Any], after: int) -> dict[str, Any]:
+def next_document(path: TextFile, value: Mapping[str, Any], after: int) -> dict[str, Any]:
     """Return the document that replaces the one of a file, which need not exist.
 
     Its number is greater than that one's, and than ``after``; raises as ``parse`` does.
     """
     previous = read_document(path)
     serial = max(after, 0 if previous is None else previous.serial) + 1
-    return seal(value, path.name, serial)
+    return add_checksum(value, path.name, serial)
 
 
-def unseal(document: Any, name: str) -> Document:
+def verify_checksum(document: Any, name: str) -> Document:
     """Return the value of a parsed document.
 
     Raises
@@ -84,24 +84,18 @@ def parse(text: str, path: str) -> Document:
         If it is no JSON, or not what was written.
     """
     try:
-        document = strict_json(text)
+        document = parse_unambiguous_json(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"is not valid JSON ({error})") from error
     try:
-        return unseal(document, path.rsplit("/", 1)[-1])
+        return verify_checksum(document, path.rsplit("/", 1)[-1])
     except ValueError as error:
         raise _damaged(path, f"is damaged ({error})") from error
 
 
 def read_document(path: TextFile) -> Document | None:
     """Return the content of a file, None if it does not exist; raises as ``parse`` does."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        raise _damaged(str(path), f"is not valid JSON ({error})") from error
-    return parse(text, str(path))
+    return _read(lambda: path.read_text("utf-8"), str(path))
 
 
 class TextStorage(Protocol):
@@ -112,13 +106,16 @@ class TextStorage(Protocol):
 
 def stored_document(storage: TextStorage, path: str) -> Document | None:
     """Return ``read_document`` of a file in a storage."""
+    return _read(lambda: storage.read_text(path), path)
+
+
+def _read(text: Callable[[], str], path: str) -> Document | None:
     try:
-        text = storage.read_text(path)
+        return parse(text(), path)
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
         raise _damaged(path, f"is not valid JSON ({error})") from error
-    return parse(text, path)
 
 
 def _digest(value: Mapping[str, Any], name: str, serial: int) -> str:

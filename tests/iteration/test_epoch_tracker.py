@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from paimon_features.iteration.epoch_tracker import EpochTracker
 from paimon_features.iteration.epochs import END, NONE
-from paimon_features.iteration.tracker import EpochTracker
 from paimon_features.testing.sizes import every_seed
 
 

@@ -16,7 +16,7 @@ from trainer_bridge.readers.chunks import Chunk, ChunkRequest
 from trainer_bridge.readers.epoch_rows import EpochRows
 
 
-class Assembler:
+class ChunkAssembler:
     """Makes the chunk of each request: looks the rows up, fetches blocks, gathers."""
 
     def __init__(self, store: BlockStore, source: EpochRows) -> None:

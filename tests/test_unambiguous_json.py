@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=5),
@@ -40,7 +40,7 @@ def texts(draw: st.DrawFn) -> bytes:
 @given(texts())
 def test_what_is_accepted_is_what_another_parser_reads(text: bytes) -> None:
     try:
-        value = strict_json(text)
+        value = parse_unambiguous_json(text)
     except ValueError:
         return
     try:
@@ -48,7 +48,7 @@ def test_what_is_accepted_is_what_another_parser_reads(text: bytes) -> None:
     except (msgspec.DecodeError, RecursionError):
         return  # that one refuses it
     assert value == other
-    assert strict_json(json.dumps(value)) == value
+    assert parse_unambiguous_json(json.dumps(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_what_is_accepted_is_what_another_parser_reads(text: bytes) -> None:
 )  # fmt: skip
 def test_other_texts_are_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of json, or of this package
-        strict_json(text)
+        parse_unambiguous_json(text)
