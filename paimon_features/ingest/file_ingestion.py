@@ -7,11 +7,12 @@ engine, so a run that one engine began can be finished by another.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,8 +33,11 @@ from paimon_features.ingest.long_lines import MAX_LINE_BYTES, without_long_lines
 from paimon_features.ingest.release import release_due
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.lake import Lake, latest_snapshot, read_arrow
-from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.ownership.lease import Lease, ProcessHolder, acquire
 from paimon_features.lake.reading.table_reader import snapshots
+
+if TYPE_CHECKING:
+    from paimon_features.ingest.inputs.copies import InputCopies
 
 SHORT_LIVED_BYTES = 16 << 20
 """Files of at most this size are read before Java's second compiler pays off."""
@@ -97,72 +101,79 @@ class IngestResult:
         }
 
 
-class FileJob(Protocol):
-    """What an engine provides to ingest files."""
+class FileJob(ABC):
+    """The job of an engine for one source; ``state_dir`` is the project's state folder."""
+
+    def __init__(self, lake: Lake, source: EventSource, state_dir: Path) -> None:
+        self.lake, self.source, self.state_dir = lake, source, state_dir
+        self.ledger = IngestLedger(lake, source)
+        self.leases: list[Lease] = []
+        self._stack: ExitStack
+        self._holder: ProcessHolder
 
     @property
-    def lake(self) -> Lake:
-        """The lake of both tables."""
-        ...
-
-    @property
-    def source(self) -> EventSource:
-        """What the rows are events of."""
-        ...
-
-    @property
-    def state_dir(self) -> Path:
-        """The project's state folder."""
-        ...
-
-    @property
-    def ledger(self) -> IngestLedger:
-        """The record of the source."""
-        ...
+    def tables(self) -> tuple[str, str]:
+        """The events table and the one of rejected rows."""
+        return self.source.table, self.source.rejected_table
 
     def check(self) -> None:
-        """Check what can be checked before anything is started."""
-        ...
+        """Check what can be checked before anything is started.
 
-    def hold(self, stack: ExitStack, short_lived: bool) -> None:
-        """Own both tables until the end of ``stack``; ``short_lived`` is for small files."""
-        ...
+        Raises
+        ------
+        ConfigurationError
+            For a feedback source.
+        UnknownNameError
+            If the source is not applied.
+        """
+        check_source(self.lake, self.source)
 
+    def hold(self, stack: ExitStack, short_lived: bool = False) -> None:
+        """Own both tables until the end of ``stack``; ``short_lived`` is for a small job.
+
+        Raises
+        ------
+        OwnershipError
+            If another job or process owns a table, or a job of this source still runs.
+        """
+        self._stack, self._holder = stack, self.owner(short_lived)
+        purpose = f"ingest into {self.source.name!r}"
+        self.leases = [
+            stack.enter_context(acquire(self.lake, table, self._holder, purpose))
+            for table in self.tables
+        ]
+        check_no_job(self.ledger, self.source)
+
+    def owner(self, short_lived: bool) -> ProcessHolder:
+        """Return the process that owns the tables."""
+        return ProcessHolder.current()
+
+    @abstractmethod
     def run_files(
-        self, groups: Sequence[FileGroup], run: IngestRun, doing: str, sinks: tuple[bool, bool]
+        self,
+        groups: Sequence[FileGroup],
+        run: IngestRun,
+        doing: str,
+        sinks: tuple[bool, bool] = (True, True),
     ) -> None:
         """Write the rows of files: the events, the rejected ones, or both, each in one commit.
 
         A commit's user is ``run.commit_user_prefix``, an underscore and a UUID. The same files give
         the same rows, whichever engine reads them. Errors name ``doing``.
+
+        Raises
+        ------
+        JobError
+            If a file cannot be read. Nothing is committed then.
+        LeaseLostError
+            If the tables were taken over.
         """
-        ...
 
 
-class FileForms(Protocol):
-    """Reads inputs in other forms than those of ``ingest.input_files``, from copies."""
-
-    def find(self, paths: Iterable[Path]) -> list[Path]:
-        """Return the inputs at some paths, also those of the usual forms."""
-        ...
-
-    def handles(self, path: Path) -> bool:
-        """Return True if an input is read from a copy."""
-        ...
-
-    def inspect(self, path: Path) -> InputFile:
-        """Return what its copy will contain."""
-        ...
-
-    def copied(
-        self, files: Iterable[InputFile], folder: Path
-    ) -> AbstractContextManager[tuple[InputFile, ...]]:
-        """Return the files with copies below ``folder``, until the end of the block."""
-        ...
-
-
-def _inspected(path: Path, forms: FileForms | None) -> InputFile:
-    return forms.inspect(path) if forms is not None and forms.handles(path) else inspect_file(path)
+def _inspected(path: Path, copies: InputCopies | None) -> InputFile:
+    if copies is not None and copies.handles(path):
+        return copies.inspect(path)
+    return inspect_file(path)
 
 
 def check_source(lake: Lake, source: EventSource) -> None:
@@ -205,7 +216,7 @@ def ingest_by(
     *,
     again: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
-    forms: FileForms | None = None,
+    copies: InputCopies | None = None,
 ) -> IngestResult:
     """Load files into the events table of the job's source, each file once.
 
@@ -220,8 +231,8 @@ def ingest_by(
         Column of the source -> name in the files, where they differ.
     max_line_bytes
         Longer lines of text files are rejected, with their first 1,000 bytes.
-    forms
-        What reads inputs in other forms.
+    copies
+        What reads inputs in other forms than those of ``ingest.input_files``, from copies.
 
     Raises
     ------
@@ -238,8 +249,8 @@ def ingest_by(
     """
     job.check()
     job.ledger.check()
-    input_paths = find_files(paths) if forms is None else forms.find(paths)
-    inspected = [_inspected(path, forms) for path in input_paths]
+    input_paths = find_files(paths) if copies is None else copies.find(paths)
+    inspected = [_inspected(path, copies) for path in input_paths]
     choice = job.ledger.choose(inspected, again)
     # problems of columns are reported before an engine starts
     group_files(choice.new, job.source, mapping or {})
@@ -248,7 +259,7 @@ def ingest_by(
     with ExitStack() as stack:
         job.hold(stack, short_lived=sum(file.size for file in choice.new) <= SHORT_LIVED_BYTES)
         job.ledger.settle_streams()
-        finished, forgotten = _settle(job, forms)
+        finished, forgotten = _settle(job, copies)
         choice = job.ledger.choose(inspected, again)
         left = tuple(path for path in forgotten if path not in {str(f.path) for f in choice.new})
         if not choice.new:
@@ -258,7 +269,7 @@ def ingest_by(
         # the time identifies this run's rows
         begun_ms = max(now_ms(), released.time_ms + 1)
         run = job.ledger.begin(choice.new, dict(mapping or {}), begun_ms, max_line_bytes)
-        result = _run_files(job, run, choice, (True, True), finished, left, forms)
+        result = _run_files(job, run, choice, (True, True), finished, left, copies)
         return replace(result, released=released.events)
 
 
@@ -292,25 +303,24 @@ def _run_files(
     sinks: tuple[bool, bool],
     finished: str | None = None,
     forgotten: tuple[str, ...] = (),
-    forms: FileForms | None = None,
+    copies: InputCopies | None = None,
 ) -> IngestResult:
     """Run the job of a recorded run, then close the run."""
     started = time.monotonic()
-    tables = (job.source.table, job.source.rejected_table)
-    before = [_latest_id(job.lake, table) for table in tables]
+    before = [_latest_id(job.lake, table) for table in job.tables]
     shown = [str(file.path) for file in choice.new[:3]]
     more = f" and {len(choice.new) - len(shown)} more" if len(choice.new) > len(shown) else ""
     doing = f"ingesting {', '.join(shown)}{more} into {job.source.name!r}"
-    copies = job.state_dir / "ingest" / run.id
+    folder = job.state_dir / "ingest" / run.id
     with ExitStack() as stack:
-        files = stack.enter_context(without_long_lines(choice.new, copies, run.max_line_bytes))
-        if forms is not None:
-            files = stack.enter_context(forms.copied(files, copies))
+        files = stack.enter_context(without_long_lines(choice.new, folder, run.max_line_bytes))
+        if copies is not None:
+            files = stack.enter_context(copies.copied(files, folder))
         groups = group_files(files, job.source, run.mapping)
         job.run_files(groups, run.run, doing, sinks)
     (accepted, events), (bad, rejects) = (
         _commits(job.lake, table, run.run, since)
-        for table, since in zip(tables, before, strict=True)
+        for table, since in zip(job.tables, before, strict=True)
     )
     job.ledger.finish(run, events, rejects)
     rejected, examples = _rejected(job, run) if bad else ({}, {})
@@ -330,7 +340,7 @@ def _run_files(
     )
 
 
-def _settle(job: FileJob, forms: FileForms | None) -> tuple[str | None, tuple[str, ...]]:
+def _settle(job: FileJob, copies: InputCopies | None) -> tuple[str | None, tuple[str, ...]]:
     """Finish or drop an open run: returns the id of a finished one, or the dropped files."""
     run = job.ledger.open_run()
     if run is None:
@@ -343,17 +353,17 @@ def _settle(job: FileJob, forms: FileForms | None) -> tuple[str | None, tuple[st
         job.ledger.finish(run, None, None)
         return run.id, ()
     # one of two commits was made, or all rows were of one kind: write what is missing, if any
-    choice = FileChoice(_as_they_were(run, forms), ())
-    _run_files(job, run, choice, (not events, not rejected), forms=forms)
+    choice = FileChoice(_as_they_were(run, copies), ())
+    _run_files(job, run, choice, (not events, not rejected), copies=copies)
     return run.id, ()
 
 
-def _as_they_were(run: LedgerRun, forms: FileForms | None) -> tuple[InputFile, ...]:
+def _as_they_were(run: LedgerRun, copies: InputCopies | None) -> tuple[InputFile, ...]:
     """Return the files of an interrupted run; ConfigurationError if one is gone or has changed."""
     files: list[InputFile] = []
     for recorded in run.files:
         path = Path(recorded.path)
-        if not path.exists() or (file := _inspected(path, forms)).sha256 != recorded.sha256:
+        if not path.exists() or (file := _inspected(path, copies)).sha256 != recorded.sha256:
             raise ConfigurationError(
                 f"run {run.id} was interrupted between its two commits, and its file {path} has "
                 "been removed or changed since; restore it, so that the run can be finished"

@@ -24,15 +24,15 @@ from paimon_features.flink.environment import (
 )
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.stream_jobs import StreamJobRecord, record_end, recorded
-from paimon_features.ingest.file_ingestion import check_no_job, check_source
+from paimon_features.ingest.file_ingestion import FileJob
 from paimon_features.ingest.flink.ingest_sql import IngestStatements, file_statements
 from paimon_features.ingest.ingest_progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingest.input_columns import FileGroup
-from paimon_features.ingest.ledger import ClusterJob, IngestLedger
+from paimon_features.ingest.ledger import ClusterJob
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.lake import Lake
 from paimon_features.lake.ownership import lease
-from paimon_features.lake.ownership.lease import FlinkJobHolder, Lease, ProcessHolder
+from paimon_features.lake.ownership.lease import FlinkJobHolder, ProcessHolder
 from paimon_features.lake.storage.file_path import FilePath
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ ChoosePartitions = Callable[[Lake, EventSource, Sequence[FileGroup], IngestRun],
 """Chooses the partitions of an events table by files, before they are ingested."""
 
 
-class IngestJob:
+class IngestJob(FileJob):
     """The job of one source.
 
     ``cluster`` is the ``host:port`` of a session cluster; None runs the job in the JVM of this
@@ -67,60 +67,31 @@ class IngestJob:
         progress: OnIngestProgress | None,
         choose_partitions: ChoosePartitions | None = None,
     ) -> None:
-        self.lake = lake
-        self.source = source
-        self.state_dir = state_dir
+        super().__init__(lake, source, state_dir)
         self.parallelism = parallelism
         self.cluster = cluster
         self.progress = progress
         self.choose_partitions = choose_partitions
-        self.ledger = IngestLedger(lake, source)
-        self.leases: list[Lease] = []
-        self._stack: ExitStack
-        self._holder: ProcessHolder
-
-    @property
-    def tables(self) -> tuple[str, str]:
-        """The events table and the one of rejected rows."""
-        return self.source.table, self.source.rejected_table
 
     def check(self) -> None:
         """Check what can be checked before a JVM starts.
 
         Raises
         ------
-        ConfigurationError
-            For a feedback source, or a cluster that is not ``host:port``.
-        UnknownNameError
-            If the source is not applied.
+        ConfigurationError, UnknownNameError
+            As of any job, and for a cluster that is not ``host:port``.
         JobError
             If the cluster does not answer.
         """
-        check_source(self.lake, self.source)
+        super().check()
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()
 
-    def hold(self, stack: ExitStack, short_lived: bool = False) -> None:
-        """Own both tables until the end of ``stack``.
-
-        ``short_lived`` is for a small job (see ``start_gateway``).
-
-        The JVM owns the leases, not this process: it commits or submits the job, and outlives
-        this process for a moment when that is killed.
-
-        Raises
-        ------
-        OwnershipError
-            If another job or process owns a table, or a job of this source still runs.
-        """
+    def owner(self, short_lived: bool) -> ProcessHolder:
+        """Return the JVM: it commits or submits the job, and outlives this process for a moment
+        when that is killed."""
         gateway = start_gateway(self.state_dir, short_lived=short_lived or self.cluster is not None)
-        self._stack, self._holder = stack, ProcessHolder.of(gateway.pid)
-        purpose = f"ingest into {self.source.name!r}"
-        self.leases = [
-            stack.enter_context(lease.acquire(self.lake, table, self._holder, purpose))
-            for table in self.tables
-        ]
-        check_no_job(self.ledger, self.source)
+        return ProcessHolder.of(gateway.pid)
 
     def _owning(self, tick: Callable[[float], None]) -> Callable[[float], None]:
         """Return ``tick``, which also raises once the tables were taken over: the job is cancelled
@@ -236,7 +207,6 @@ class IngestJob:
         doing: str,
         sinks: tuple[bool, bool] = (True, True),
     ) -> None:
-        """Write the rows of files: the events, the rejected ones, or both."""
         if self.choose_partitions is not None:
             self.choose_partitions(self.lake, self.source, groups, run)
         partition_days = self.lake.partition_days(self.source.table)

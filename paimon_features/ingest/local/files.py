@@ -8,7 +8,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +17,10 @@ from paimon_features.core.configuration.input_settings import InputSettings
 from paimon_features.definitions import EventSource
 from paimon_features.ingest.cells.cells import CellBatch
 from paimon_features.ingest.cells.judge import Judged, judge
-from paimon_features.ingest.file_ingestion import (
-    IngestResult,
-    check_no_job,
-    check_source,
-    ingest_by,
-)
+from paimon_features.ingest.file_ingestion import FileJob, IngestResult, ingest_by
 from paimon_features.ingest.ingest_progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingest.input_columns import FileGroup
 from paimon_features.ingest.inputs.copies_apart import InputCopiesApart
-from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.ingest.local.duplicates import without_duplicates
 from paimon_features.ingest.local.parts import parts_of
 from paimon_features.ingest.local.sampling import choose_partitions
@@ -35,7 +28,6 @@ from paimon_features.ingest.long_lines import MAX_LINE_BYTES
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.lake import Lake
 from paimon_features.lake.ownership import lease
-from paimon_features.lake.ownership.lease import Lease, ProcessHolder
 from paimon_features.lake.writing.append_files import AppendFiles
 from paimon_features.lake.writing.table_writer import append_files, conform, event_rows
 
@@ -71,12 +63,12 @@ def ingest_files(
     job = LocalIngestJob(lake, source, state_dir, threads, progress)
     used = settings or InputSettings()
     columns = {**used.columns, **(mapping or {})}
-    forms = InputCopiesApart(source, replace(used, columns=columns), job.converted)
-    return ingest_by(job, paths, columns, again=again, max_line_bytes=max_line_bytes, forms=forms)
+    copies = InputCopiesApart(source, replace(used, columns=columns), job.converted)
+    return ingest_by(job, paths, columns, again=again, max_line_bytes=max_line_bytes, copies=copies)
 
 
-class LocalIngestJob:
-    """The job of one source, in this process; see ``FileJob``."""
+class LocalIngestJob(FileJob):
+    """The job of one source, in this process."""
 
     def __init__(
         self,
@@ -86,37 +78,13 @@ class LocalIngestJob:
         threads: int | None = None,
         progress: OnIngestProgress | None = None,
     ) -> None:
-        self.lake = lake
-        self.source = source
-        self.state_dir = state_dir
+        super().__init__(lake, source, state_dir)
         self.threads = threads or os.cpu_count() or 1
-        self.ledger = IngestLedger(lake, source)
-        self.leases: list[Lease] = []
         self._progress = _RowCount(progress, lambda: lease.check_all(self.leases))
 
     def converted(self, rows: int) -> None:
         """Count rows that were converted to a copy."""
         self._progress.add(rows, "converting")
-
-    def check(self) -> None:
-        """Raise ConfigurationError for a feedback source, UnknownNameError for one not applied."""
-        check_source(self.lake, self.source)
-
-    def hold(self, stack: ExitStack, short_lived: bool = False) -> None:
-        """Own both tables until the end of ``stack``.
-
-        Raises
-        ------
-        OwnershipError
-            If another job or process owns a table, or a job of this source still runs.
-        """
-        holder = ProcessHolder.current()
-        purpose = f"ingest into {self.source.name!r}"
-        self.leases = [
-            stack.enter_context(lease.acquire(self.lake, table, holder, purpose))
-            for table in (self.source.table, self.source.rejected_table)
-        ]
-        check_no_job(self.ledger, self.source)
 
     def run_files(
         self,
@@ -125,15 +93,6 @@ class LocalIngestJob:
         doing: str,
         sinks: tuple[bool, bool] = (True, True),
     ) -> None:
-        """Write the rows of files: the events, the rejected ones, or both, each in one commit.
-
-        Raises
-        ------
-        JobError
-            If a file cannot be read. Nothing is committed then.
-        LeaseLostError
-            If the tables were taken over.
-        """
         user = f"{run.commit_user_prefix}_{uuid.uuid4()}"
         source = self.source
         self._progress.start(_rows_of(groups))
