@@ -10,9 +10,9 @@ Files in other dialects are split by the same rules (``ingest.inputs.csv_rows``)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.csv as pc_csv
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.types.array_types import Bools
 from paimon_features.ingest.cells.cells import CellBatch, text_column
-from paimon_features.ingest.cells.lines import Lines, decoded, read_blocks, split_lines, too_long
+from paimon_features.ingest.cells.lines import Lines, decoded, is_utf8, split_lines, too_long
 from paimon_features.ingest.input_columns import FileGroup, InputColumn
 from paimon_features.ingest.input_files import FIELD, InputFile
 from paimon_features.ingest.long_lines import CUT_LINE
@@ -101,19 +101,8 @@ class Dialect:
 STANDARD = Dialect()
 
 
-def csv_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], list[CellBatch]]]:
-    """Yield the rows of a CSV file, in parts to compute; header lines and empty lines are skipped.
-
-    Raises
-    ------
-    ConfigurationError
-        If the file cannot be read.
-    """
-    for data in read_blocks(file.read_path):
-        yield partial(_batches, data, group, file)
-
-
-def _batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
+def csv_batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
+    """Return the rows of complete lines of a CSV file; header lines and empty lines are skipped."""
     lines = split_lines(data)
     rows = lines.where(~equal_lines(lines, group.header.encode()))
     plain = plain_lines(rows, group.width)
@@ -208,16 +197,8 @@ def _of_utf8(lines: Lines) -> Bools:
         for number in range(len(lines)):
             line = lines.line(number)
             if not line.isascii():
-                valid[number] = _is_utf8(line)
+                valid[number] = is_utf8(line)
     return valid
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _by_arrow(lines: Lines, group: FileGroup, file: InputFile) -> CellBatch:
@@ -291,7 +272,7 @@ def read_line(
     if len(fields) != width:
         reason = TOO_FEW_COLUMNS if len(fields) < width else TOO_MANY_COLUMNS
         return text, [], (reason, f"expected {width} columns, got {len(fields)}")
-    if not _is_utf8(line):
+    if not is_utf8(line):
         return text, [], (UNREADABLE, "not UTF-8")
     return text, fields, None
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from paimon_features.ingest.cells.cells import CellBatch, text_column
 from paimon_features.ingest.cells.java_text import utf16
-from paimon_features.ingest.cells.lines import decoded, read_blocks, split_lines, too_long
+from paimon_features.ingest.cells.lines import decoded, split_lines, too_long
 from paimon_features.ingest.input_columns import FileGroup
 from paimon_features.ingest.input_files import InputFile
 from paimon_features.lake.events.rejects import UNREADABLE
@@ -45,19 +44,8 @@ _DECODER_OF_LONG_TEXTS = json.JSONDecoder(
 )
 
 
-def json_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], list[CellBatch]]]:
-    """Yield the rows of a file of JSON lines, in parts to compute; blank lines are skipped.
-
-    Raises
-    ------
-    ConfigurationError
-        If the file cannot be read.
-    """
-    for data in read_blocks(file.read_path):
-        yield partial(_batches, data, group, file)
-
-
-def _batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
+def json_batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
+    """Return the rows of complete lines of JSON; blank lines are skipped."""
     lines = split_lines(data)
     fields = list(dict.fromkeys(column.field for column in group.columns))
     cells: dict[str, list[str | None]] = {field: [] for field in fields}

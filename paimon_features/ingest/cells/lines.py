@@ -104,6 +104,14 @@ def decoded(line: bytes) -> str:
     return _SURROGATE.sub(b"\xff", line).decode("utf-8", "replace")
 
 
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def too_long(text: str) -> tuple[str, str] | None:
     """Return reason and detail if a line stands for one that is too long (see ``long_lines``)."""
     mark = _MARK.match(text)

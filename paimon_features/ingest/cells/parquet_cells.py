@@ -19,7 +19,7 @@ from paimon_features.ingest.cells.bounded_parquet import bounded_batches
 from paimon_features.ingest.cells.cells import CellBatch, CellColumn
 from paimon_features.ingest.cells.converted import Converted
 from paimon_features.ingest.cells.java_text import json_object, texts_of
-from paimon_features.ingest.cells.lines import decoded
+from paimon_features.ingest.cells.lines import decoded, is_utf8
 from paimon_features.ingest.cells.stored_values import stored_values
 from paimon_features.ingest.input_columns import FileGroup, InputColumn
 from paimon_features.ingest.input_files import InputFile
@@ -74,17 +74,9 @@ def valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
             array.validate(full=True)
         except pa.ArrowInvalid:
             for row, text in enumerate(array.cast(pa.binary()).to_pylist()):
-                if text is not None and not _is_utf8(text):
+                if text is not None and not is_utf8(text):
                     valid[row] = False
     return valid
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _column(cells: pa.Array, column: InputColumn) -> CellColumn:

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.core.types.schema import DataType
-from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.ingest.cells.converted import Converted
-from paimon_features.ingest.cells.text_times import times
 from paimon_features.ingest.cells.texts import UnusableError, reader_of
 from paimon_features.lake.events.rejects import NOT_FINITE
 
@@ -26,6 +25,12 @@ _FEW = 256
 
 _REPEATED = 8
 """Texts that occur so often, on average, are read one by one: 17850.0 is no integer to Arrow."""
+
+
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[ T][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?"
+_LOCAL = rf"^{_DAY}(?:{_CLOCK})?$"
+_ZONED = rf"^{_DAY}{_CLOCK}(?:Z|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)$"
 
 
 def text_values(cells: pa.Array, kind: DataType, is_time: bool = False) -> Converted:
@@ -129,21 +134,52 @@ def _decimals(cells: pa.Array, kind: DataType) -> pa.Array | None:
     return None if _has(cells, b"eE") else _cast(cells, kind.arrow)
 
 
+def written_times(cells: pa.Array) -> pa.Array | None:
+    """Return the times of texts like ``2010-12-01T08:26:30.125Z``, int64 ms; null where a cell is
+    null.
+
+    None if a cell is anything else (also an empty text, blanks around a time, or a day that does
+    not exist). Digits after the milliseconds are truncated.
+
+    >>> written_times(pa.array(["1970-01-02", None, "1969-12-31 23:59:59.9999"])).to_pylist()
+    [86400000, None, -1]
+    >>> written_times(pa.array(["1970-01-02", "86400000"])) is None
+    True
+    """
+    if not _has(cells, b"-"):
+        return None
+    texts = pc.ascii_upper(cells)
+    local = pc.match_substring_regex(texts, _LOCAL)
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    if not pc.all(pc.or_(local, zoned)).as_py():
+        return None
+    if pc.any(pc.match_substring_regex(texts, r"\.[0-9]{4}")).as_py():
+        texts = pc.replace_substring_regex(texts, r"(\.[0-9]{3})[0-9]+", r"\1")
+    parts = []
+    # Arrow has a year 0, which an offset can lead out of
+    for mask, zone, first in (local, None, MIN_TIME_MS), (zoned, "UTC", MIN_TIME_MS + DAY_MS):
+        times = _cast(pc.if_else(mask, texts, None), pa.timestamp("ms", zone))
+        if times is None or (_numbers(times.cast(pa.int64())) < first).any():
+            return None
+        parts.append(times.cast(pa.int64()))
+    return pc.coalesce(*parts)
+
+
 def _event_times(cells: pa.Array, kind: DataType) -> pa.Array | None:
-    written = times(cells)
-    return _integers(cells, kind) if written is None else written
+    times = written_times(cells)
+    return _integers(cells, kind) if times is None else times
 
 
 def _timestamps(cells: pa.Array, kind: DataType) -> pa.Array | None:
-    written = times(cells)
-    if written is None:
-        written = None if _has(cells, b"xX") else _cast(cells, pa.int64())
-        if written is None:
+    times = written_times(cells)
+    if times is None:
+        times = None if _has(cells, b"xX") else _cast(cells, pa.int64())
+        if times is None:
             return None
-    numbers = _numbers(written)
+    numbers = _numbers(times)
     if (numbers < MIN_TIME_MS).any() or (numbers > MAX_TIME_MS).any():
         return None
-    return written.cast(kind.arrow)
+    return times.cast(kind.arrow)
 
 
 _CASTS: dict[str, Callable[[pa.Array, DataType], pa.Array | None]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -11,18 +12,16 @@ from paimon_features.core.process.supervision import reading
 from paimon_features.ingest.cells.cells import CellBatch
 from paimon_features.ingest.cells.csv_cells import csv_batches
 from paimon_features.ingest.cells.json_cells import json_batches
+from paimon_features.ingest.cells.lines import read_blocks
 from paimon_features.ingest.cells.parquet_cells import parquet_batches
 from paimon_features.ingest.input_columns import FileGroup
 from paimon_features.ingest.input_files import InputFile
 
-_READERS: Mapping[str, Callable[[FileGroup, InputFile], Iterator[Callable[[], list[CellBatch]]]]]
-_READERS = {"csv": csv_batches, "json": json_batches, "parquet": parquet_batches}
+Part = Callable[[], list[CellBatch]]
 
 
-def parts_of(
-    groups: Sequence[FileGroup], doing: str
-) -> Iterator[tuple[Callable[[], list[CellBatch]], FileGroup]]:
-    """Functions that read a part of a file each, in order, with the group of the file.
+def parts_of(groups: Sequence[FileGroup], doing: str) -> Iterator[tuple[Part, FileGroup]]:
+    """Yield functions that read a part of a file each, in order, with the group of the file.
 
     Raises
     ------
@@ -33,9 +32,16 @@ def parts_of(
         for file in group.files:
             try:
                 with reading(str(file.path)):
-                    for part in _READERS[group.format](group, file):
+                    for part in _parts(group, file):
                         yield part, group
             except MemoryError:
                 raise
             except (OSError, pa.ArrowException) as error:
                 raise JobError(f"{doing}: {file.path}: {error}") from error
+
+
+def _parts(group: FileGroup, file: InputFile) -> Iterator[Part]:
+    if group.format == "parquet":
+        return parquet_batches(group, file)
+    batches = csv_batches if group.format == "csv" else json_batches
+    return (partial(batches, data, group, file) for data in read_blocks(file.read_path))
