@@ -148,6 +148,27 @@ def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:
             raise ConfigurationError(f"--column {name}={mapping[name]}: {message}")
 
 
+def check_changes(what: str, source: EventSource, mapping: Mapping[str, str]) -> str:
+    """Return the retraction column, which takes the kind of each change of ``what``.
+
+    Raises
+    ------
+    ConfigurationError
+        If the source has none, or it is mapped to a column.
+    """
+    if source.retraction is None:
+        raise ConfigurationError(
+            f"{what}: source {source.name!r} has no retraction column for updates and deletions; "
+            'declare one, for example schema={..., "op": String}, retraction="op"'
+        )
+    if source.retraction in mapping:
+        raise ConfigurationError(
+            f"--column {source.retraction}=...: {what}: the retraction column is filled from the "
+            "kind of each change"
+        )
+    return source.retraction
+
+
 def parse_mapping(texts: Iterable[str]) -> dict[str, str]:
     """Return the mapping of ``--column`` options.
 

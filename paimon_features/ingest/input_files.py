@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.process.supervision import reading
 from paimon_features.core.repeated_items import duplicates
-from paimon_features.ingest.physical import FLINK_NUMBERS, TEXT, Physical
+from paimon_features.ingest.physical import Physical, physical_type
 
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
@@ -89,13 +89,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     for given in paths:
         path = given.expanduser().resolve()
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if p.is_file() and _format_of(p)]
-            # by convention not data: unfinished files, and markers of other programs
-            inside = [p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)]
-            if not inside:
-                raise ConfigurationError(
-                    f"{given}: no file to ingest in this folder; {_expected()}"
-                )
+            inside = files_below(given, path, _format_of, _expected())
             files.update((_unpackable(p), None) for p in inside)
         elif not path.is_file():
             raise ConfigurationError(f"{given}: no such file or folder")
@@ -109,6 +103,18 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         else:
             files[_unpackable(path)] = None
     return list(files)
+
+
+def files_below(
+    given: Path, folder: Path, form: Callable[[Path], str | None], expected: str
+) -> list[Path]:
+    """Return the files below a folder that have a form, sorted; ConfigurationError without any."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and form(p) is not None]
+    # by convention not data: unfinished files, and markers of other programs
+    files = [p for p in files if not any(n[0] in "._" for n in p.relative_to(folder).parts)]
+    if not files:
+        raise ConfigurationError(f"{given}: no file to ingest in this folder; {expected}")
+    return files
 
 
 def inspect_file(path: Path) -> InputFile:
@@ -232,19 +238,10 @@ def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physic
         return Physical(f"timestamp[{unit[match[0]] if match else kind.unit}]", "BIGINT")
     if pa.types.is_timestamp(kind):
         return Physical("timestamp[int96]", "TIMESTAMP(9)")
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return TEXT
-    if pa.types.is_boolean(kind):
-        return Physical("boolean", "BOOLEAN")
-    if pa.types.is_date32(kind):
-        return Physical("date", "DATE")
     if pa.types.is_decimal(kind):
         # Flink infers the storage from the declared precision, but writers choose it freely
         least = {"INT32": 1, "INT64": 10}.get(stored.physical_type, 19)
         return Physical("decimal", f"DECIMAL({max(kind.precision, least)}, {kind.scale})")
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return Physical("bytes", "BYTES")
-    declared = "INT" if pa.types.is_null(kind) else FLINK_NUMBERS.get(kind)
-    if declared is None:
-        return Physical("unsupported", "STRING")
-    return Physical("float" if pa.types.is_floating(kind) else "integer", declared)
+    if pa.types.is_null(kind):
+        return Physical("integer", "INT")
+    return physical_type(kind)

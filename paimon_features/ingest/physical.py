@@ -38,6 +38,23 @@ FLINK_NUMBERS: Mapping[pa.DataType, str] = {
 """The types of numbers in Flink SQL."""
 
 
+def physical_type(kind: pa.DataType) -> Physical:
+    """Return the declaration of a column of texts, booleans, days, decimals, bytes or numbers."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return TEXT
+    if pa.types.is_boolean(kind):
+        return Physical("boolean", "BOOLEAN")
+    if pa.types.is_date32(kind):
+        return Physical("date", "DATE")
+    if pa.types.is_decimal(kind):
+        return Physical("decimal", f"DECIMAL({kind.precision}, {kind.scale})")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return Physical("bytes", "BYTES")
+    if kind in FLINK_NUMBERS:
+        return Physical("float" if pa.types.is_floating(kind) else "integer", FLINK_NUMBERS[kind])
+    return Physical("unsupported", "STRING")
+
+
 def check_readable(name: str, source: Physical, kind: DataType) -> None:
     """Raise ConfigurationError if values of ``source`` can never be of type ``kind``."""
     if isinstance(kind, ListType):

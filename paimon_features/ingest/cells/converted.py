@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,11 @@ class Converted:
             _joined([part.wrong for part in parts], lengths),
             _joined([part.infinite for part in parts], lengths),
         )
+
+
+def numbers_of(values: pa.Array) -> Any:
+    """Return the numbers, 0 where a value is null."""
+    return (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False)
 
 
 def _joined(flags: Sequence[Bools | None], lengths: Sequence[int]) -> Bools | None:

@@ -12,7 +12,7 @@ from paimon_features.core.times.utc_ms import floor_times
 from paimon_features.core.types.array_types import Bools
 from paimon_features.core.types.schema import DataType, DecimalType, Timestamp
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
-from paimon_features.ingest.cells.converted import Converted
+from paimon_features.ingest.cells.converted import Converted, numbers_of
 from paimon_features.ingest.cells.java_text import texts_of
 from paimon_features.ingest.cells.text_values import text_values
 from paimon_features.ingest.physical import Physical
@@ -52,7 +52,7 @@ def stored_values(
         return _floats(cells, kind)
     if stored == "date" and kind.text == "date":
         bad = _flags_outside(_ms(cells))
-        days = _masked(_numbers(cells.cast(pa.int32())), pa.int32(), bad, cells)
+        days = _masked(numbers_of(cells.cast(pa.int32())), pa.int32(), bad, cells)
         return Converted.of(days.cast(kind.arrow), bad)
     if stored in ("boolean", "bytes") and kind.text in ({"boolean": "bool"}.get(stored, stored)):
         return Converted(cells.cast(kind.arrow))
@@ -61,16 +61,11 @@ def stored_values(
     texts = pa.array(texts_of(cells), pa.string())
     converted = text_values(texts, kind, is_time)
     if stored == "float":
-        infinite = ~np.isfinite(_numbers(cells)) & _valid(cells)
+        infinite = ~np.isfinite(numbers_of(cells)) & _valid(cells)
         wrong = np.asarray(converted.values.is_null()) & _valid(cells)
         return Converted.of(converted.values, wrong & ~infinite, infinite & wrong)
     bad = np.asarray(converted.values.is_null()) & _valid(cells)
     return Converted.of(converted.values, bad)
-
-
-def _numbers(cells: pa.Array) -> Any:
-    """Return the numbers, 0 where a cell is null."""
-    return (cells.fill_null(0) if cells.null_count else cells).to_numpy(zero_copy_only=False)
 
 
 def _valid(cells: pa.Array) -> Any:
@@ -85,14 +80,14 @@ def _masked(values: Any, kind: pa.DataType, bad: Any, cells: pa.Array) -> pa.Arr
 
 def _ms(cells: pa.Array) -> pa.Array:
     if pa.types.is_date(cells.type):
-        days = _numbers(cells.cast(pa.int32())).astype(np.int64)
+        days = numbers_of(cells.cast(pa.int32())).astype(np.int64)
         return _masked(days * DAY_MS, pa.int64(), np.zeros(len(cells), np.bool_), cells)
     return floor_times(cells).view(pa.int64())
 
 
 def _flags_outside(ms: pa.Array) -> Bools:
     """Return which times are outside of the years 1 to 9999."""
-    plain = _numbers(ms)
+    plain = numbers_of(ms)
     outside: Bools = (plain < MIN_TIME_MS) | (plain > MAX_TIME_MS)
     return outside
 
@@ -104,7 +99,7 @@ def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:
     least, greatest = (
         (MIN_TIME_MS, MAX_TIME_MS) if kind.text == "timestamp" else (-(2**31), 2**31 - 1)
     )
-    plain = _numbers(numbers)
+    plain = numbers_of(numbers)
     bad = (plain < least) | (plain > greatest)
     if not bad.any():
         return Converted(numbers.cast(kind.arrow))
@@ -114,7 +109,7 @@ def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:
 
 def _whole(cells: pa.Array, kind: DataType) -> Converted:
     """Convert floats without a fraction."""
-    numbers = _numbers(cells).astype(np.float64)
+    numbers = numbers_of(cells).astype(np.float64)
     infinite = ~np.isfinite(numbers)
     with np.errstate(invalid="ignore"):
         fits = (numbers == np.floor(numbers)) & (numbers >= -_TWO_63) & (numbers < _TWO_63)
@@ -126,7 +121,7 @@ def _whole(cells: pa.Array, kind: DataType) -> Converted:
 
 
 def _floats(cells: pa.Array, kind: DataType) -> Converted:
-    numbers = _numbers(cells)
+    numbers = numbers_of(cells)
     if numbers.dtype.kind != "f":
         bad = np.zeros(len(cells), np.bool_)
     else:
@@ -151,7 +146,7 @@ def _decimals(cells: pa.Array, kind: DecimalType) -> Converted:
     for number in encoded.dictionary.to_pylist():
         values.append(_decimal(number, quantum, limit))
     decimals = pa.array(values, kind.arrow).take(encoded.indices)
-    infinite = ~np.isfinite(_numbers(cells)) & _valid(cells)
+    infinite = ~np.isfinite(numbers_of(cells)) & _valid(cells)
     wrong = np.asarray(decimals.is_null()) & _valid(cells) & ~infinite
     return Converted.of(decimals, wrong, infinite)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from paimon_features.core.types.schema import DataType
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
-from paimon_features.ingest.cells.converted import Converted
+from paimon_features.ingest.cells.converted import Converted, numbers_of
 from paimon_features.ingest.cells.texts import UnusableError, reader_of
 from paimon_features.lake.events.rejects import NOT_FINITE
 
@@ -120,13 +120,9 @@ def _integers(cells: pa.Array, kind: DataType) -> pa.Array | None:
 
 def _floats(cells: pa.Array, kind: DataType) -> pa.Array | None:
     values = _cast(cells, kind.arrow)
-    if values is None or not np.isfinite(_numbers(values)).all():
+    if values is None or not np.isfinite(numbers_of(values)).all():
         return None  # also texts like nan
     return values
-
-
-def _numbers(values: pa.Array) -> Any:
-    return (values.fill_null(0) if values.null_count else values).to_numpy()
 
 
 def _decimals(cells: pa.Array, kind: DataType) -> pa.Array | None:
@@ -159,7 +155,7 @@ def written_times(cells: pa.Array) -> pa.Array | None:
     # Arrow has a year 0, which an offset can lead out of
     for mask, zone, first in (local, None, MIN_TIME_MS), (zoned, "UTC", MIN_TIME_MS + DAY_MS):
         times = _cast(pc.if_else(mask, texts, None), pa.timestamp("ms", zone))
-        if times is None or (_numbers(times.cast(pa.int64())) < first).any():
+        if times is None or (numbers_of(times.cast(pa.int64())) < first).any():
             return None
         parts.append(times.cast(pa.int64()))
     return pc.coalesce(*parts)
@@ -176,7 +172,7 @@ def _timestamps(cells: pa.Array, kind: DataType) -> pa.Array | None:
         times = None if _has(cells, b"xX") else _cast(cells, pa.int64())
         if times is None:
             return None
-    numbers = _numbers(times)
+    numbers = numbers_of(times)
     if (numbers < MIN_TIME_MS).any() or (numbers > MAX_TIME_MS).any():
         return None
     return times.cast(kind.arrow)

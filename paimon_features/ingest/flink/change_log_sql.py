@@ -18,9 +18,14 @@ from paimon_features.core.types.schema import Bool
 from paimon_features.definitions import EventSource
 from paimon_features.definitions.source import RETRACTED_KINDS
 from paimon_features.ingest.flink.scan_sql import InputScan, not_utf8, sql_options
-from paimon_features.ingest.input_columns import InputColumn, check_mapping, find_columns
+from paimon_features.ingest.input_columns import (
+    InputColumn,
+    check_changes,
+    check_mapping,
+    find_columns,
+)
 from paimon_features.ingest.input_files import InputFile
-from paimon_features.ingest.physical import FLINK_NUMBERS, TEXT, Physical
+from paimon_features.ingest.physical import TEXT, Physical, physical_type
 from paimon_features.lake import Lake
 from paimon_features.lake.ddl import literal, quote
 
@@ -79,12 +84,7 @@ def find_change_columns(
         missing or of an incompatible type.
     """
     name = f"{lake.database}.{table}"
-    if source.retraction is None:
-        raise ConfigurationError(
-            f"table {name}: source {source.name!r} has no retraction column for "
-            "updates and deletions; declare one, for example "
-            'schema={..., "op": String}, retraction="op"'
-        )
+    retraction = check_changes(f"table {name}", source, mapping)
     handle = lake.table(table)
     producer = handle.table_schema.options.get("changelog-producer", "none")
     if handle.primary_keys and producer not in _PRODUCERS:
@@ -95,13 +95,8 @@ def find_change_columns(
             "'lookup')"
         )
     check_mapping(source, mapping)
-    if source.retraction in mapping:
-        raise ConfigurationError(
-            f"--column {source.retraction}=...: the retraction column is filled "
-            "from the kind of each change"
-        )
     schema = lake.schema(table)
-    flag = source.schema[source.retraction] == Bool
+    flag = source.schema[retraction] == Bool
     described = InputFile(
         Path(name),
         "table",
@@ -113,7 +108,7 @@ def find_change_columns(
             Physical("boolean", "BOOLEAN") if flag else TEXT,
         ),
     )
-    return find_columns(described, source, {**mapping, source.retraction: ROW_KIND})
+    return find_columns(described, source, {**mapping, retraction: ROW_KIND})
 
 
 def change_scan(name: str, log: ChangeLog) -> InputScan:
@@ -148,19 +143,6 @@ def _cell(column: InputColumn) -> str:
 
 def _physical(kind: pa.DataType) -> Physical:
     """Return the type in which Flink reads a table's column."""
-    if pa.types.is_string(kind):
-        return TEXT
-    if pa.types.is_boolean(kind):
-        return Physical("boolean", "BOOLEAN")
-    if pa.types.is_date32(kind):
-        return Physical("date", "DATE")
     if pa.types.is_timestamp(kind):
         return Physical("timestamp[int96]", "TIMESTAMP(9)")  # converted from its text
-    if pa.types.is_decimal(kind):
-        return Physical("decimal", f"DECIMAL({kind.precision}, {kind.scale})")
-    if pa.types.is_binary(kind):
-        return Physical("bytes", "BYTES")
-    if kind in FLINK_NUMBERS:
-        physical_kind = "float" if pa.types.is_floating(kind) else "integer"
-        return Physical(physical_kind, FLINK_NUMBERS[kind])
-    return Physical("unsupported", "STRING")
+    return physical_type(kind)

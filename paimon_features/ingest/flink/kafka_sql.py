@@ -29,7 +29,7 @@ from paimon_features.ingest.flink.scan_sql import (
     once,
     sql_options,
 )
-from paimon_features.ingest.input_columns import InputColumn, check_mapping
+from paimon_features.ingest.input_columns import InputColumn, check_changes, check_mapping
 from paimon_features.ingest.long_lines import CUT_LINE
 from paimon_features.ingest.physical import TEXT, check_readable
 from paimon_features.lake.ddl import literal, quote
@@ -114,18 +114,7 @@ def topic_columns(
     check_mapping(source, mapping)
     fields = dict(mapping)
     if message_format == DEBEZIUM:
-        if source.retraction is None:
-            raise ConfigurationError(
-                f"--format {DEBEZIUM}: source {source.name!r} has no retraction column for "
-                "updates and deletions; declare one, for example "
-                'schema={..., "op": String}, retraction="op"'
-            )
-        if source.retraction in mapping:
-            raise ConfigurationError(
-                f"--column {source.retraction}=...: with --format {DEBEZIUM} the retraction "
-                "column is filled from the kind of each change"
-            )
-        fields[source.retraction] = _CHANGE
+        fields[check_changes(f"--format {DEBEZIUM}", source, mapping)] = _CHANGE
     columns = []
     for name, kind in source.schema.items():
         check_readable(name, TEXT, kind)

@@ -137,8 +137,8 @@ def _duplicates(
 ) -> JobError:
     newest_id = "none" if newest is None else newest.id
     return JobError(
-        f"table {table!r} contains checkpoint {committed} of this stream, and the newest one in "
-        f"{folder} is {newest_id}: rows since then would be duplicated. Restore the checkpoint, "
+        f"table {table!r} contains checkpoint {committed} of this stream, and in {folder} the "
+        f"newest is {newest_id}: rows since then would be duplicated. Restore the checkpoint, "
         "or accept that by --restart (with --kafka), or define a source under another name"
     )
 

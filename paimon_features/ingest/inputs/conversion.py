@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from paimon_features.core.configuration.input_settings import TIME_UNITS, InputSettings
 from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.closeable import Closeable
 from paimon_features.core.times.utc_ms import floor_times
 from paimon_features.core.types.foreign_types import is_plain
 from paimon_features.core.types.schema import DataType
@@ -35,7 +36,7 @@ STYLE = (".", "")
 """The decimal and thousands characters of numbers that ``ingest`` reads as they are."""
 
 
-class CellConverter:
+class CellConverter(Closeable):
     """Converts batches by the settings of a source; a context manager.
 
     ``columns`` maps columns of the file to columns of the source with their types; ``times`` are
@@ -52,10 +53,7 @@ class CellConverter:
         self._parsers: dict[str, TimeTexts] = {}
         self._orders: dict[str, DateOrders] = {}
 
-    def __enter__(self) -> CellConverter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for parser in self._parsers.values():
             parser.close()
 

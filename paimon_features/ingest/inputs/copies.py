@@ -18,12 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.core.configuration.input_settings import InputSettings
-from paimon_features.core.errors import ConfigurationError, TableError
+from paimon_features.core.errors import TableError
 from paimon_features.core.process.supervision import reading
 from paimon_features.core.types.schema import String
 from paimon_features.definitions import EventSource
 from paimon_features.ingest.input_columns import candidates_of
-from paimon_features.ingest.input_files import FORMATS, InputFile, find_files, parquet_columns
+from paimon_features.ingest.input_files import (
+    FORMATS,
+    InputFile,
+    files_below,
+    find_files,
+    parquet_columns,
+)
 from paimon_features.ingest.inputs.conversion import CellConverter
 from paimon_features.ingest.inputs.csv_rows import has_only_returns
 from paimon_features.ingest.inputs.opening import (
@@ -68,17 +74,7 @@ class InputCopies:
             if self.handles(path):
                 inputs[path] = None
             elif path.is_dir() and form_of(path) is None:
-                inside = [
-                    p
-                    for p in sorted(path.rglob("*"))
-                    if p.is_file()
-                    and form_of(p) is not None
-                    and not any(part[0] in "._" for part in p.relative_to(path).parts)
-                ]
-                if not inside:
-                    raise ConfigurationError(
-                        f"{given}: no file to ingest in this folder; {expected_forms()}"
-                    )
+                inside = files_below(given, path, form_of, expected_forms())
                 inputs.update(dict.fromkeys(inside))
             else:
                 inputs.update(dict.fromkeys(find_files([given])))

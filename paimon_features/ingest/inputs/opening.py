@@ -80,6 +80,10 @@ class OpenedInput:
     nested: dict[str, str] = field(default_factory=dict)
     """Keys of JSON whose values were lists or objects; they are texts here."""
 
+    def reject(self, reason: str, detail: str, text: str) -> None:
+        """Add a row that could not be split; of a long one its beginning."""
+        self.unreadable.append(UnreadableRow(reason, detail, text[:100_000]))
+
     def take_unreadable(self) -> list[UnreadableRow]:
         """Return the rows that could not be split since the last call."""
         rows, self.unreadable = self.unreadable, []
@@ -181,8 +185,7 @@ def _readable(batch: pa.RecordBatch, opened: OpenedInput) -> pa.RecordBatch:
     for row in range(len(bad)):
         cells = {name: cells[row] for name, cells in shown.items()}
         text = {name: c if c is None else c.decode(errors="replace") for name, c in cells.items()}
-        raw = json.dumps(text, ensure_ascii=False)[:100_000]
-        opened.unreadable.append(UnreadableRow(UNREADABLE, "a text is not UTF-8", raw))
+        opened.reject(UNREADABLE, "a text is not UTF-8", json.dumps(text, ensure_ascii=False))
     return batch.filter(pa.array(valid))
 
 
@@ -222,9 +225,8 @@ def text_bytes(path: Path) -> Iterator[Any]:
         with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, "zstd") as stream:
             yield stream
         return
-    openers: dict[str | None, Any] = {
-        "gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open, None: open
-    }  # fmt: skip
+    openers: dict[str | None, Any]
+    openers = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open, None: open}
     with openers[kind](path, "rb") as file:
         yield file
 
@@ -287,11 +289,8 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
     schema = pa.schema([(name, pa.string()) for name in names])
     opened = OpenedInput("CSV", schema, iter(()))
 
-    def unreadable(reason: str, detail: str, text: str) -> None:
-        opened.unreadable.append(UnreadableRow(reason, detail, text[:100_000]))
-
     def batches() -> Iterator[pa.RecordBatch]:
-        rows = CsvRows(settings, len(names), unreadable)
+        rows = CsvRows(settings, len(names), opened.reject)
         for table in rows.batches(path, text_bytes, settings):
             yield from table.rename_columns(names).cast(schema).to_batches()
 
@@ -302,11 +301,7 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
 def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     """Open JSON objects, in an array or one a line; numbers and texts stay as written."""
     opened = OpenedInput("JSON", pa.schema([]), iter(()))
-
-    def unreadable(reason: str, detail: str, text: str) -> None:
-        opened.unreadable.append(UnreadableRow(reason, detail, text[:100_000]))
-
-    objects = ObjectBatches(path, read_objects(path, text_bytes, unreadable), unreadable)
+    objects = ObjectBatches(path, read_objects(path, text_bytes, opened.reject), opened.reject)
     if not objects.peek(1_000):
         first = next(iter(opened.unreadable), None)
         hint = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"

@@ -111,8 +111,7 @@ def profile_input(
         raise ConfigurationError(_no_rows(path, opened))
     names = source_names(sample.column_names)
     settings = number_settings(sample, names, settings, kept, notes)
-    parser = TimeTexts(settings.time_zone)
-    try:
+    with TimeTexts(settings.time_zone) as parser:
         columns = [
             _column(sample, field, names[field], settings, parser, opened.nested.get(field))
             for field in sample.column_names
@@ -120,8 +119,6 @@ def profile_input(
         columns, settings = _choose_time(path, columns, settings, kept, event_time, notes)
         chosen = next(c for c in columns if c.role == "event time")
         times = _times(sample.column(chosen.field), chosen, settings)
-    finally:
-        parser.close()
     event_times = times.drop_null()
     if not len(event_times):
         unit = f" in {settings.time_unit}" if chosen.time_format is None else ""
@@ -301,14 +298,13 @@ def _choose_time(
     is_number = chosen.type is not None and chosen.type.is_numeric and form is None
     if is_number and not settings.time_format:
         notes.append(f"numbers in {chosen.field!r} are read as {unit} since 1970 in UTC")
-    out = []
-    for c in columns:
-        if c is chosen:
-            c = replace(c, role="event time", type=Int64)
-        elif c.time_format and c.type is not None and c.type.is_numeric:
-            c = replace(c, time_format=None)
-        out.append(c)
-    return out, settings
+    columns = [
+        replace(c, role="event time", type=Int64) if c is chosen
+        else replace(c, time_format=None) if c.type is not None and c.type.is_numeric
+        else c
+        for c in columns
+    ]  # fmt: skip
+    return columns, settings
 
 
 def _times(

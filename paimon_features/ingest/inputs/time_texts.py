@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.core.process.closeable import Closeable
 from paimon_features.core.types.schema import Timestamp
 from paimon_features.ingest.cells.text_values import text_values
 from paimon_features.lake.duckdb_engine import DuckDBEngine
@@ -20,7 +21,7 @@ _NAIVE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ Tt][0-9:.]+)?$"
 _MICROSECONDS = pa.timestamp("us")
 
 
-class TimeTexts:
+class TimeTexts(Closeable):
     """Parses texts of times by DuckDB, whose ``strptime`` refuses a 31st of February.
 
     ``%f`` is a fraction of any length, or none; finer digits than microseconds are dropped.
