@@ -28,7 +28,7 @@ from paimon_features.core.installation.jars import checkpoint_store
 from paimon_features.core.process.flink_rest import FlinkRest, JobSummary
 from paimon_features.core.process.ports import free_ports
 from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
-from paimon_features.flink.gateway import flink_environment, flink_home
+from paimon_features.flink.gateway import flink_home, opened_modules, script_environment
 from paimon_features.flink.high_availability import HighAvailability
 from paimon_features.flink.metrics import prometheus_options
 from paimon_features.flink.supervisor import (
@@ -449,20 +449,13 @@ def _prepare(folder: Path, log_dir: Path, options: Mapping[str, Any]) -> dict[st
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
     log_dir.mkdir(parents=True, exist_ok=True)
-    home = flink_home()
-    for path in (home / "conf").glob("log*"):
+    for path in (flink_home() / "conf").glob("log*"):
         shutil.copy(path, conf)
-    standard = (home / "conf" / "config.yaml").read_text("utf-8")
-    (conf / "config.yaml").write_text(_java_options(standard) + _lines(options), "utf-8")
-    environment = flink_environment()
-    programs = write_python(folder / "bin")
-    # for Python operators, also of jobs of other clients; not shipped with each job, because a
-    # second class loader could not load the interpreter's library again
-    python = sorted(str(path) for path in (home / "opt").glob("flink-python-*.jar"))
-    classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
+    modules = opened_modules()
+    java = f"env.java.opts.all: {modules}\n" if modules else ""
+    (conf / "config.yaml").write_text(java + _lines(options), "utf-8")
+    environment = script_environment(write_python(folder / "bin"))
     return environment | {
-        "PATH": os.pathsep.join([str(programs), environment["PATH"]]),
-        "HADOOP_CLASSPATH": os.pathsep.join(filter(None, classes)),
         "FLINK_CONF_DIR": str(conf),
         "FLINK_LOG_DIR": str(log_dir),
         "FLINK_PID_DIR": str(pids),
@@ -533,12 +526,6 @@ def _supervisor(folder: Path, log_dir: Path, environment: Mapping[str, str]) -> 
     if not started.stdout.isdigit():
         raise JobError(f"the cluster's supervisor did not start; see {output.name}")
     return int(started.stdout)
-
-
-def _java_options(standard: str) -> str:
-    """Return the line of the wheel's configuration that opens Java modules for Flink."""
-    lines = [line.strip() for line in standard.splitlines() if line.strip().startswith("all: --")]
-    return f"env.java.opts.{lines[0]}\n" if lines else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from paimon_features.flink.gateway import flink_environment, flink_home
+from paimon_features.flink.gateway import flink_home, opened_modules, script_environment
 from paimon_features.flink.workers import write_python
 from paimon_features.lake.storage.file_path import note_stores_here
 
@@ -33,30 +33,17 @@ def container_environment() -> dict[str, str]:
     Logs and helper programs are in the temporary folder.
     """
     note_stores_here()
-    home = flink_home()
     conf = os.environ.get("FLINK_CONF_DIR", CONF_DIR)
     logs = os.environ.get("FLINK_LOG_DIR", str(Path(tempfile.gettempdir()) / "flink-log"))
-    environment = flink_environment()
-    programs = write_python(Path(tempfile.gettempdir()) / "flink-bin")
-    python = sorted(str(path) for path in (home / "opt").glob("flink-python-*.jar"))
-    classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
-    java = [environment.get("JDK_JAVA_OPTIONS", ""), opened_modules(home)]
-    path = [str(programs), str(home / "bin"), environment["PATH"]]
+    environment = script_environment(write_python(Path(tempfile.gettempdir()) / "flink-bin"))
+    java = [environment.get("JDK_JAVA_OPTIONS", ""), opened_modules()]
     return environment | {
-        "PATH": os.pathsep.join(path),
+        "PATH": os.pathsep.join([str(flink_home() / "bin"), environment["PATH"]]),
         "FLINK_CONF_DIR": conf,
         "FLINK_LOG_DIR": logs,
-        "HADOOP_CLASSPATH": os.pathsep.join(filter(None, classes)),
         # the configuration of Kubernetes replaces the file in which Flink has these
         "JDK_JAVA_OPTIONS": " ".join(filter(None, java)),
     }
-
-
-def opened_modules(home: Path) -> str:
-    """Return the options that open Java's modules for Flink, from its standard configuration."""
-    lines = (home / "conf" / "config.yaml").read_text("utf-8").splitlines()
-    options = (line.strip().removeprefix("all: ") for line in lines if "all: --add-" in line)
-    return next(options, "")
 
 
 if __name__ == "__main__":

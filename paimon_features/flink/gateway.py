@@ -328,6 +328,29 @@ def flink_environment() -> dict[str, str]:
     return environment
 
 
+def script_environment(programs: Path) -> dict[str, str]:
+    """Return ``flink_environment`` of Flink's scripts.
+
+    The program ``python`` in the folder ``programs`` is first on PATH, and Flink's Python API on
+    the class path, for Python operators of any client's jobs: shipped with each job, a second class
+    loader could not load the interpreter's library again.
+    """
+    environment = flink_environment()
+    python = sorted(str(path) for path in (flink_home() / "opt").glob("flink-python-*.jar"))
+    classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
+    return environment | {
+        "PATH": os.pathsep.join([str(programs), environment["PATH"]]),
+        "HADOOP_CLASSPATH": os.pathsep.join(filter(None, classes)),
+    }
+
+
+def opened_modules() -> str:
+    """Return the options that open Java's modules for Flink, from its standard configuration."""
+    lines = (flink_home() / "conf" / "config.yaml").read_text("utf-8").splitlines()
+    options = (line.strip().removeprefix("all: ") for line in lines if "all: --add-" in line)
+    return next(options, "")
+
+
 def plugin_folder() -> Path:
     """Return a folder of links to Flink's plugins, and to its file system for checkpoints on S3.
 

@@ -57,15 +57,9 @@ class StreamJobRecord:
     @classmethod
     def of(cls, raw: dict[str, Any]) -> StreamJobRecord:
         """Return the record in its file."""
-        process = raw["process"]
-        return cls(
-            **{
-                **raw,
-                "process": None if process is None else ProcessHolder(**process),
-                "writes": tuple(raw["writes"]),
-                "tables": tuple(raw["tables"]),
-            }
-        )
+        process = None if raw["process"] is None else ProcessHolder(**raw["process"])
+        tables = {name: tuple(raw[name]) for name in ("writes", "tables")}
+        return cls(**{**raw, **tables, "process": process})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +81,11 @@ class StreamJob:
     since_ms: int
     writes: tuple[str, ...]
     committed_ms: int | None
-    checkpoint_ms: int | None
-    restarts: int | None
-    lag: int | None
-    connected: bool | None
     last_error: str | None
+    checkpoint_ms: int | None = None
+    restarts: int | None = None
+    lag: int | None = None
+    connected: bool | None = None
 
     def attention(self, now_ms: int) -> str | None:
         """Return what is wrong with it, None if nothing is."""
@@ -180,10 +174,6 @@ def _job(lake: Lake, record: StreamJobRecord, timeout_s: float) -> StreamJob:
         record.since_ms if record.ended_ms is None else record.ended_ms,
         record.writes,
         max((snapshot.time_ms for snapshot in committed if snapshot), default=None),
-        None,
-        None,
-        None,
-        None,
         record.error,
     )
     if record.state is not None or record.rest is None or state in ("LOST", "UNKNOWN"):

@@ -21,12 +21,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from paimon_features.core.process.child import bound_to_us
+from paimon_features.core.process.supervision import bound_to_us
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.storage.json_files import write_plain_json
 
@@ -150,11 +150,8 @@ class _Supervised:
                 env={**os.environ, "FLINK_IDENT_STRING": self.task.name},
             )
         self._began = time.monotonic()
-        state = self.state
-        self.state = ProcessState(
-            state.name, self._process.pid, state.restarts, state.exit_code, state.ended_ms
-        )
-        _log.info("%s has pid %s", state.name, self._process.pid)
+        self.state = replace(self.state, pid=self._process.pid)
+        _log.info("%s has pid %s", self.state.name, self.state.pid)
 
 
 def supervise(folder: Path, log_dir: Path) -> None:

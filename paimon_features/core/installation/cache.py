@@ -17,8 +17,6 @@ from pathlib import Path
 
 from filelock import FileLock
 
-_CHUNK = 1 << 20
-
 
 def cache_root() -> Path:
     """Return the user's cache folder: ``PAIMON_FEATURES_CACHE``, else
@@ -29,11 +27,8 @@ def cache_root() -> Path:
 
 def sha256_of(path: Path) -> str:
     """Return the file's SHA-256 in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class VerifiedFolder:

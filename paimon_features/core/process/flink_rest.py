@@ -131,9 +131,7 @@ class FlinkRest:
         entries = history.get("entries", [])
         if not entries:
             return None
-        lines = str(entries[0]["stacktrace"]).splitlines()
-        causes = [line.removeprefix("Caused by: ") for line in lines if line[:1].strip()]
-        return causes[-1] if causes else None
+        return _root_cause(str(entries[0]["stacktrace"]))
 
     def checkpoints(self, job_id: str) -> dict[str, Any]:
         """Return the counts and the latest of a job's checkpoints, as Flink reports them."""
@@ -152,28 +150,21 @@ class FlinkRest:
 
     def source_records(self, job_id: str) -> int:
         """Return rows that the job's sources have read since it started."""
-        total = 0
-        for vertex in self._request(f"/jobs/{job_id}")["vertices"]:
-            if vertex["name"].startswith("Source:"):
-                path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
-                for metric in self._get_list(f"{path}?get=numRecordsIn&agg=sum"):
-                    total += int(float(metric["sum"]))
-        return total
+        sources = self.sources(job_id)
+        return sum(int(n) for s in sources for n in self._metric(job_id, s, "numRecordsIn", "sum"))
 
     def source_lag(self, job_id: str) -> int | None:
         """Return the messages that the job's sources have not read yet; None if none reports it.
 
         A source of Kafka reports it, some seconds after it has begun to read.
         """
-        lags: list[int] = []
-        for vertex in self._request(f"/jobs/{job_id}")["vertices"]:
-            if vertex["name"].startswith("Source:"):
-                path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
-                metric_ids = [metric["id"] for metric in self._get_list(path)]
-                for name in (name for name in metric_ids if name.endswith(".pendingRecords")):
-                    query = urllib.parse.quote(name)
-                    for metric in self._get_list(f"{path}?get={query}&agg=sum"):
-                        lags.append(int(float(metric["sum"])))
+        lags = [
+            int(lag)
+            for source in self.sources(job_id)
+            for name in self._metric_names(job_id, source)
+            if name.endswith(".pendingRecords")
+            for lag in self._metric(job_id, source, name, "sum")
+        ]
         return sum(lags) if lags else None
 
     def receives_from_brokers(self, job_id: str) -> bool | None:
@@ -182,17 +173,25 @@ class FlinkRest:
         """
         signs = {"connection-count": 0.0, "incoming-byte-rate": 0.0}
         reported: set[str] = set()
-        for vertex in self.sources(job_id):
-            path = f"/jobs/{job_id}/vertices/{vertex}/subtasks/metrics"
-            for name in (str(metric["id"]) for metric in self._get_list(path)):
+        for source in self.sources(job_id):
+            for name in self._metric_names(job_id, source):
                 sign = name.rpartition(".KafkaConsumer.")[2]
                 if sign == name or sign not in signs:
                     continue
-                query = urllib.parse.quote(name)
-                for metric in self._get_list(f"{path}?get={query}&agg=max"):
+                for greatest in self._metric(job_id, source, name, "max"):
                     reported.add(sign)
-                    signs[sign] = max(signs[sign], float(metric["max"]))
+                    signs[sign] = max(signs[sign], greatest)
         return all(signs[sign] > 0 for sign in reported) if reported else None
+
+    def _metric_names(self, job_id: str, vertex: str) -> list[str]:
+        path = f"/jobs/{job_id}/vertices/{vertex}/subtasks/metrics"
+        return [str(metric["id"]) for metric in self._get_list(path)]
+
+    def _metric(self, job_id: str, vertex: str, name: str, aggregate: str) -> list[float]:
+        """Return the aggregate of a metric over subtasks; empty if it is not reported."""
+        path = f"/jobs/{job_id}/vertices/{vertex}/subtasks/metrics"
+        query = f"get={urllib.parse.quote(name)}&agg={aggregate}"
+        return [float(metric[aggregate]) for metric in self._get_list(f"{path}?{query}")]
 
     def running_s(self, job_id: str) -> float:
         """Return for how long a job has run, or ran until its end."""
@@ -229,11 +228,10 @@ class FlinkRest:
                 "check its checkpoints, or cancel it and resume from its last checkpoint"
             )
         if "failure-cause" in operation:
-            trace = str(operation["failure-cause"].get("stack-trace", "")).splitlines()
-            causes = [line.removeprefix("Caused by: ") for line in trace if line[:1].strip()]
+            failure = operation["failure-cause"]
+            cause = _root_cause(str(failure.get("stack-trace", ""))) or failure.get("class")
             raise JobError(
-                f"job {job_id} at {self.url}: the savepoint failed, the job continues: "
-                f"{causes[-1] if causes else operation['failure-cause'].get('class')}"
+                f"job {job_id} at {self.url}: the savepoint failed, the job continues: {cause}"
             )
         with suppress(_NotListeningError):
             self._await_end(job_id, wait_s)
@@ -318,6 +316,12 @@ class _NotListeningError(_UnreachableError):
 
 class _NotFoundError(JobError):
     """The cluster does not know the requested job or operation."""
+
+
+def _root_cause(trace: str) -> str | None:
+    """Return the last cause in a stack trace of Java, None for an empty one."""
+    causes = [line for line in trace.splitlines() if line[:1].strip()]
+    return causes[-1].removeprefix("Caused by: ") if causes else None
 
 
 def _first_line(body: bytes) -> str:

@@ -11,6 +11,7 @@ import mmap
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -52,6 +53,26 @@ def crash_text(file: str, code: int | None, may_need: str = "") -> str:
         f"{file}: the process that read it ended with {name}: the file is damaged or "
         f"malicious{may_need}; write it again with the program that it is from"
     )
+
+
+# PR_SET_PDEATHSIG (1) with SIGKILL (9) ends a child when we end for any reason. A separate program
+# that then executes the command, because `preexec_fn` is unsafe with threads. The signal is tied to
+# the thread that forked, hence only from the main thread.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9)\n"
+    "if os.getppid() == int(sys.argv[1]): os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+def bound_to_us(command: list[str]) -> list[str]:
+    """Return the command, as one whose process is killed when this process ends.
+
+    Only on Linux and from the main thread; elsewhere the command itself.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return command
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def run_supervised(run: Callable[[], None], fail: Callable[[str], None]) -> None:

@@ -22,8 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from paimon_features.core.errors import ConfigurationError
-from paimon_features.core.process.child import bound_to_us
-from paimon_features.core.process.supervision import crash_text, report_reading
+from paimon_features.core.process.supervision import bound_to_us, crash_text, report_reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from paimon_features.core.errors import SetupError
-from paimon_features.core.process.child import bound_to_us
+from paimon_features.core.process.supervision import bound_to_us
 
 _LOG = "server.log"
 
