@@ -25,7 +25,7 @@ from paimon_features.lake import Lake
 NOW = 10 * OLD_MS
 RUNNING = StreamJob(
     "ingest", "kafka-clicks-t", "a" * 32, "RUNNING", None, "local", NOW - 2 * OLD_MS,
-    ("events_clicks",), NOW - 1_000, NOW - 1_000, 0, 0, True, None,
+    ("events_clicks",), NOW - 1_000, None, NOW - 1_000, 0, 0, True,
 )  # fmt: skip
 
 
