@@ -22,6 +22,7 @@
     │   │   └── UnfilledError                 ... and nothing may read it: it was never filled
     │   ├── RecordLostError                   a record next to the tables is missing
     │   ├── DamagedFileError                  a file of the warehouse is not what was written
+    │   ├── DamagedValueError                 a stored text or sketch cannot be decoded
     │   ├── StorageWriteError                 the file system refused a write: it is full, say
     │   ├── StoreUnreachableError (OSError)   the object store does not reply, or only with errors
     │   ├── PlanMovedError                    a reviewed plan is not what would be applied now
@@ -223,6 +224,10 @@ class RecordLostError(TableError):
 
 class DamagedFileError(TableError):
     """A file of the warehouse is not what was written: flipped bits, cut off, or replaced."""
+
+
+class DamagedValueError(TableError):
+    """A stored text or sketch of a partial cannot be decoded."""
 
 
 class StorageWriteError(TableError):

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DamagedValueError
 from paimon_features.core.expressions.ordered import TIME_DIGITS, decode_ordered, encode_ordered
 from paimon_features.core.types.array_types import Array
 from paimon_features.core.types.schema import DataType
@@ -106,17 +107,29 @@ def decode_items(items: Sequence[str], kind: DataType, parts: int = 1) -> list[A
     [-23]
     >>> decode_items([string_text("1,5 + 2", last=True)], String)
     ['1,5 + 2']
+
+    Raises
+    ------
+    DamagedValueError
+        For texts that are not items of this type.
     """
     # only the last part can contain the delimiter of parts
     lasts = [item.split(PART, parts - 1)[-1] for item in items] if parts > 1 else items
     if kind.text == "int64":
-        return [_int_of(text) for text in lasts]
+        return _ints_of(lasts)
     if kind.text == "string":
         return [text[1:].replace("+b", ",").replace("+a", "+") for text in lasts]
     texts = np.empty(len(lasts), object)
     texts[:] = ["0" * TIME_DIGITS + text for text in lasts]
     values: list[Any] = decode_ordered(texts, kind)[1].values.tolist()
     return values
+
+
+def _ints_of(texts: Sequence[str]) -> list[int]:
+    try:
+        return np.fromiter(map(_int_of, texts), np.int64, len(texts)).tolist()
+    except (ValueError, IndexError, OverflowError) as error:
+        raise DamagedValueError(f"an item is not an integer ({error})") from error
 
 
 def _int_of(text: str) -> int:

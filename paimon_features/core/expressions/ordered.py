@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column, numpy_type
+from paimon_features.core.errors import DamagedValueError
 from paimon_features.core.types.array_types import Array, Bools, Ints
 from paimon_features.core.types.schema import DataType, DecimalType
 from paimon_features.core.windows import MIN_TIME_MS
@@ -62,13 +63,21 @@ def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tu
     >>> times_ms, values = decode_ordered(texts, Int64)
     >>> times_ms.tolist(), values.values.tolist()
     ([0, 5], [-7, 7])
+
+    Raises
+    ------
+    DamagedValueError
+        For texts that ``ordered`` did not encode.
     """
     present: Bools = np.array([text is not None for text in strings], np.bool_)
     present_texts = strings[present]
     times = np.zeros(len(strings), np.int64)
     values = np.zeros(len(strings), numpy_type(value_type))
     if len(present_texts):
-        times[present], values[present] = _decode(present_texts, value_type)
+        try:
+            times[present], values[present] = _decode(present_texts, value_type)
+        except (ValueError, LookupError, ArithmeticError) as error:
+            raise DamagedValueError(f"not a time and a {value_type!r} ({error})") from error
     return times, Column(values, None if present.all() else present)
 
 

@@ -37,8 +37,7 @@ class Core(Protocol):
     def fold(
         self,
         records: Sequence[bytes | None],
-        start: int,
-        stop: int,
+        rows: tuple[int, int],
         layout: Buffer,
         plan: Buffer,
         keys: Buffer,
@@ -51,7 +50,7 @@ class Core(Protocol):
         tables: tuple[Buffer, ...],
         /,
     ) -> tuple[int, int, int, bytes] | int | None:
-        """Decode, fold and finish records; see ``serving.native_fold``."""
+        """Decode, fold and finish records ``rows``: from, to (exclusive). See ``native_fold``."""
 
     def count(self, records: list[bytes | None], layout: Buffer, /) -> tuple[int, int]:
         """Return the number of readable records, and of their cells."""

@@ -1313,9 +1313,10 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
 }
 
 PyDoc_STRVAR(fold_doc,
-"fold(records, start, stop, layout, plan, keys, bounds, read_ms, read, words, bytes, stale,\n"
-"     tables)\n--\n\n"
-"Decode records[start:stop] and fold and finish their windows; see serving/native_fold.py.");
+"fold(records, rows, layout, plan, keys, bounds, read_ms, read, words, bytes, stale, tables)\n"
+"--\n\n"
+"Decode records[start:stop] of rows = (start, stop), and fold and finish their windows; see\n"
+"serving/reading/native_fold.py.");
 
 static PyObject *fold_records(PyObject *self, PyObject *arguments) {
     (void)self;
@@ -1323,7 +1324,7 @@ static PyObject *fold_records(PyObject *self, PyObject *arguments) {
     Py_ssize_t start, stop;
     Py_buffer view[9], table[MAX_TABLES];
     memset(view, 0, sizeof view);
-    if (!PyArg_ParseTuple(arguments, "Onny*y*y*y*y*y*w*w*OO:fold", &list, &start, &stop, &view[8],
+    if (!PyArg_ParseTuple(arguments, "O(nn)y*y*y*y*y*y*w*w*OO:fold", &list, &start, &stop, &view[8],
                           &view[0], &view[1], &view[2], &view[3], &view[4], &view[5], &view[6],
                           &stale, &tables))
         return NULL;

@@ -14,6 +14,7 @@ A bag is written in the order of its numbers, so that equal bags are equal texts
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DamagedValueError, shortened
 from paimon_features.core.expressions import DELIMITER
 from paimon_features.core.types.array_types import Ints
 from paimon_features.definitions.aggregates import registers
@@ -229,8 +231,16 @@ def _offsets(sizes: Ints) -> Ints:
 
 
 def counted_item(item: str) -> tuple[str, int]:
-    """Return an item of a merge that counts, and its count."""
-    if item[0] == "+" and item[1].isdigit():
-        number, _, text = item[1:].partition(":")
-        return text, int(number)
-    return item, 1
+    """Return an item of a merge that counts, and its count.
+
+    Raises
+    ------
+    DamagedValueError
+        For a count that is not an integer of 64 bits.
+    """
+    if item[:1] != "+" or not item[1:2].isdigit():
+        return item, 1
+    number, _, text = item[1:].partition(":")
+    if not re.fullmatch("[0-9]{1,18}", number):
+        raise DamagedValueError(f"{shortened(number)!r} is not the count of an item")
+    return text, int(number)

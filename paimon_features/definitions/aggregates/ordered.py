@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import DefinitionError
+from paimon_features.core.errors import DamagedValueError, DefinitionError
 from paimon_features.core.expressions import DELIMITER, PART, decode_items, decode_ordered
 from paimon_features.core.types.schema import DataType, List, ListType, String
 from paimon_features.definitions.aggregates.base import (
@@ -116,6 +116,8 @@ class _One(_InTime):
             texts = encoded.values[present].tolist()
             # decoded together, then split again
             flat = [part for text in texts for part in text.split(PART)[-kind.length :]]
+            if len(flat) != len(texts) * kind.length:
+                raise DamagedValueError(f"an item has fewer than {kind.length} elements")
             numbers = decode_items(flat, kind.item)
             starts = range(0, len(numbers), kind.length)
             out.values[present] = objects(

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.core.errors import TableError
+from paimon_features.core.errors import DamagedValueError
 from paimon_features.core.types.array_types import Floats, Ints
 
 REGISTERS = 4096
@@ -52,7 +52,7 @@ def decode_sketches(sketches: Sequence[bytes]) -> tuple[Ints, Ints]:
 
     Raises
     ------
-    TableError
+    DamagedValueError
         For bytes that are not a sketch.
     """
     lengths = np.fromiter(map(len, sketches), np.int64, len(sketches))
@@ -148,10 +148,11 @@ def _words(sketch: bytes) -> Ints:
     if len(sketch) >= 11 and fields[0] == _RUN_COOKIE and fields[1] == 0 and sketch[4] == 1:
         runs = np.frombuffer(sketch[9 : 9 + (len(sketch) - 9) // 2 * 2], "<u2").astype(np.int64)
         if len(sketch) == 11 + 4 * int(runs[0]):
-            return np.concatenate(
-                [np.arange(first, first + more + 1) for first, more in runs[1:].reshape(-1, 2)]
-            )
-    raise TableError(
+            firsts, stops = runs[1::2], runs[1::2] + runs[2::2] + 1
+            ends = np.append(firsts[1:], 1 << 16)
+            if len(firsts) and (stops <= ends).all():
+                return np.concatenate([*map(np.arange, firsts, stops)])
+    raise DamagedValueError(
         f"{len(sketch)} bytes that begin with {sketch[:16].hex()} are not a sketch of a set; "
         "expected a roaring bitmap with one container"
     )

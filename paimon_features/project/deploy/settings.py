@@ -116,7 +116,7 @@ class NamedSetting:
 
 
 def _named(default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"default": default, "meaning": meaning})
+    return field(default=default, metadata={"meaning": meaning})
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class DeploySettings:
 
 
 NAMED_SETTINGS = {
-    one.name: NamedSetting(one.name, **one.metadata)
+    one.name: NamedSetting(one.name, one.default, **one.metadata)
     for one in fields(DeploySettings)
     if one.metadata
 }

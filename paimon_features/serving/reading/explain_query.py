@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from paimon_features.core.errors import RequestError
+from paimon_features.core.errors import RequestError, unknown_name
 from paimon_features.core.types.schema import DataType
 
 _FIELDS = ("view", "entity", "as_of", "feature")
@@ -79,10 +79,8 @@ class ExplainQuery:
         out: dict[str, object] = {}
         for name, text in self.entity.items():
             if name not in keys:
-                raise RequestError(
-                    f"feature view {self.view!r} has no entity key {name[:80]!r}; "
-                    f"it has: {', '.join(keys)}"
-                )
+                view = f"feature view {self.view!r}"
+                raise RequestError(unknown_name("entity key", name, keys, view))
             try:
                 out[name] = _READERS[keys[name].text](text)
             except (ValueError, KeyError):

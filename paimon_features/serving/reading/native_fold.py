@@ -352,8 +352,8 @@ class NativeFold:
         while True:
             tables = self._tables
             done = self._core.fold(
-                found, start, stop, self._layout, self._plan, borders.keys, borders.bounds, read_ms,
-                read, words, flat, stale, tables,
+                found, (start, stop), self._layout, self._plan, borders.keys, borders.bounds,
+                read_ms, read, words, flat, stale, tables,
             )  # fmt: skip
             if not isinstance(done, int):
                 break

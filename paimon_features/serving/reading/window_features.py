@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import OnlineStoreError, TableError
+from paimon_features.core.errors import DamagedValueError, OnlineStoreError
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.windows import Window, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
@@ -204,7 +204,7 @@ class WindowFeatures:
         """
         try:
             return self._values(cells, as_of_ms, null)
-        except (TableError, ValueError, LookupError, ArithmeticError) as error:
+        except DamagedValueError as error:
             raise cells.damaged(f"a stored value cannot be decoded ({error})") from error
 
     def _values(

@@ -153,7 +153,7 @@ def test_each_form_of_mlflow_is_answered(served: Any, document: Any) -> None:
         ({"inputs": {NAMES[0]: [1]}}, "is missing"),
         ({"inputs": {NAMES[0]: [1], NAMES[1]: [1, 2]}}, "one length"),
         ({"inputs": {NAMES[0]: ["1"], NAMES[1]: [1]}}, "expected numbers or null"),
-        ({"inputs": {NAMES[0]: [1], NAMES[1]: [1], "age": [1]}}, "no column 'age'"),
+        ({"inputs": {NAMES[0]: [1], NAMES[1]: [1], "age": [1]}}, "unknown column 'age'"),
         ({"dataframe_records": [{"a": 1}, {"b": 1}]}, "record 1"),
         ({"dataframe_split": {"columns": ["a", "a"], "data": [[1, 2]]}}, "twice"),
         ({"dataframe_split": {"columns": ["a"]}}, "data"),

@@ -386,7 +386,8 @@ def _check_names(
     for name in given:
         if name not in expected:
             raise _invalid(
-                f"the model has no {what} {shortened(name)!r}; it takes: {shortened(names, 500)}"
+                f"unknown {what} {shortened(name)!r} of the model; available: "
+                f"{shortened(names, 500)}"
             )
 
 

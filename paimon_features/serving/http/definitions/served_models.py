@@ -259,7 +259,7 @@ class LoadedModel:
             raise RequestRejected(
                 404,
                 "unknown_name",
-                f"model {self.name!r} has no version {number} here; it has: "
+                f"unknown version {number} of model {self.name!r}; available: "
                 f"{', '.join(map(str, sorted(bound))) or 'none'} (GET /models)",
             )
         if chosen.problem is not None:

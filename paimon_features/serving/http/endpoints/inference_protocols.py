@@ -301,7 +301,8 @@ class ModelPages:
                 raise RequestRejected(
                     404,
                     "unknown_name",
-                    f"model {model.name!r} has no version {version[:40]!r}; versions are numbers",
+                    f"unknown version {version[:40]!r} of model {model.name!r}; versions are "
+                    "numbers",
                 )
             number = int(version)
         return model.version_for(self._state.definitions, None, version=number)

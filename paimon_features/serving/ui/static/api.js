@@ -114,7 +114,7 @@ const server = {
   },
   async definition(kind, name, { items }) {
     const item = items.find((one) => one.kind === kind && one.name === name);
-    if (!item) throw new Error(`There is no ${kind.replaceAll("_", " ")} ${name} that this token may read.`);
+    if (!item) throw new Error(`unknown ${kind.replaceAll("_", " ")} '${name}' for this token`);
     return { ...(item.full || {}), ...item, features: item.full ? item.full.features : [] };
   },
 };

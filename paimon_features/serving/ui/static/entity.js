@@ -17,7 +17,7 @@ export function readTime(text) {
   const zoned = /[zZ]|[+-]\d\d:?\d\d$/.test(text);
   const date = text.replace(" ", "T");
   const ms = Date.parse(zoned ? date : (text.length > 10 ? date : `${date}T00:00`) + (zone() === "UTC" ? "Z" : ""));
-  if (isNaN(ms)) throw new Error(`"${text}" is no time: expected 2011-12-09 12:50:00 or UTC milliseconds`);
+  if (isNaN(ms)) throw new Error(`"${text}" is not a time: expected 2011-12-09 12:50:00 or UTC milliseconds`);
   return ms;
 }
 
@@ -25,7 +25,7 @@ export async function entity(box, name, query) {
   const found = await catalogue();
   const item = found.items[found.index.get(`entity/${name}`)];
   const views = viewsOf(found, name);
-  if (!item && !views.length) throw new Error(`There is no entity ${name} here.`);
+  if (!item && !views.length) throw new Error(`unknown entity '${name}'`);
   const keys = (item && item.keys) || (views[0].keys || views[0].full.keys);
   const given = Object.fromEntries([...query].filter(([key]) => key.startsWith("key.")).map(([key, value]) => [key.slice(4), value]));
   const at = query.get("at"), chosen = query.get("view");

@@ -19,7 +19,7 @@ export function head(item, more = []) {
 export async function definition(box, kind, name) {
   const found = await catalogue();
   const i = found.index.get(`${kind}/${name}`);
-  if (i === undefined) throw new Error(`There is no ${words(kind)} ${name}; search finds what there is.`);
+  if (i === undefined) throw new Error(`unknown ${words(kind)} '${name}'; the search lists the available ones`);
   const item = found.items[i];
   const defined = !["training_set", "fitted_transformer"].includes(kind);
   const document_ = defined ? await source.definition(kind, name, found) : {};
