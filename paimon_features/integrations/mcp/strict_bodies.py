@@ -35,7 +35,7 @@ class StrictBodies:
         try:
             if len(body) > MAX_BYTES:
                 detail = f"the message has more than {MAX_BYTES:,} bytes"
-                raise RequestRejected(413, "too_large", detail)
+                raise RequestRejected("too_large", detail)
             parse(body)
         except RequestRejected as rejection:
             await _refuse(rejection, send)

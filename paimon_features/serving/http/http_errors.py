@@ -42,18 +42,13 @@ class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a
     """
 
     def __init__(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        headers: Headers = (),
-        reason: str | None = None,
+        self, code: str, detail: str, headers: Headers = (), reason: str | None = None
     ) -> None:
         detail = shortened(detail, _LONGEST_DETAIL)
         if len(msgspec.json.encode(detail)) > _LONGEST_ESCAPED:
             detail = shortened(detail, _LONGEST_ESCAPED // 6)
         super().__init__(detail)
-        self.status = status
+        self.status, _ = CODES[code]
         self.code = code
         self.detail = detail
         self.headers = headers
@@ -72,29 +67,38 @@ class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a
         )
 
 
-CODES: Mapping[str, str] = {
-    "malformed": "the body is not what its content type says",
-    "invalid_request": "a field is missing, unknown or of the wrong type, or values do not fit",
-    "unknown_name": "a view, feature, service or interaction that is not defined",
-    "unauthorized": "the token is missing or unknown",
-    "forbidden": "the token does not grant the right to read this",
-    "quota_exceeded": "the token is over its rate of requests or rows; see Retry-After",
-    "not_found": "no such path",
-    "unknown_host": "the name in the Host header is not one of this server",
-    "cross_site": "a browser sends this for a page of another site",
-    "method_not_allowed": "the path takes another method",
-    "not_acceptable": "the server writes none of the formats that the client accepts",
-    "unsupported_media_type": "the server does not read this format of bodies",
-    "too_large": "the body, or the number of requested values, is over a limit of this server",
-    "too_slow": "the body did not arrive in time",
-    "overloaded": "the request would wait too long; retry, at another worker or later",
-    "not_ready": "a view in the online store is not complete yet, or a model has no version here "
-    "that can answer",
-    "prediction_failed": "the network of a model failed on these inputs",
-    "store_unavailable": "the online store does not respond",
-    "internal": "internal server error; the log has it under the request's id",
+CODES: Mapping[str, tuple[int, str]] = {
+    "malformed": (400, "the body is not what its content type says"),
+    "invalid_request": (
+        422,
+        "a field is missing, unknown or of the wrong type, or values do not fit",
+    ),
+    "unknown_name": (404, "a view, feature, service or interaction that is not defined"),
+    "unauthorized": (401, "the token is missing or unknown"),
+    "forbidden": (403, "the token does not grant the right to read this"),
+    "quota_exceeded": (429, "the token is over its rate of requests or rows; see Retry-After"),
+    "not_found": (404, "no such path"),
+    "unknown_host": (421, "the name in the Host header is not one of this server"),
+    "cross_site": (403, "a browser sends this for a page of another site"),
+    "method_not_allowed": (405, "the path takes another method"),
+    "not_acceptable": (406, "the server writes none of the formats that the client accepts"),
+    "unsupported_media_type": (415, "the server does not read this format of bodies"),
+    "too_large": (
+        413,
+        "the body, or the number of requested values, is over a limit of this server",
+    ),
+    "too_slow": (408, "the body did not arrive in time"),
+    "overloaded": (503, "the request would wait too long; retry, at another worker or later"),
+    "not_ready": (
+        503,
+        "a view in the online store is not complete yet, or a model has no version here that can "
+        "answer",
+    ),
+    "prediction_failed": (500, "the network of a model failed on these inputs"),
+    "store_unavailable": (503, "the online store does not respond"),
+    "internal": (500, "internal server error; the log has it under the request's id"),
 }
-"""Every ``code`` and its meaning."""
+"""Every ``code``: its HTTP status, and its meaning."""
 
 
 STORE_UNAVAILABLE = "the online store does not respond; the server's log has the reason"
@@ -109,23 +113,28 @@ def rejection_of(error: PaimonFeaturesError, *, with_detail: bool = False) -> Re
     if isinstance(error, OverloadedError):
         return overloaded(str(error), "queue")
     if isinstance(error, StoreNotReadyError):
-        return RequestRejected(503, "not_ready", str(error), _RETRY)
+        return RequestRejected("not_ready", str(error), _RETRY)
     if isinstance(error, OnlineStoreError):
         # the error has the store's address and user, which only the log and operators see
         detail = str(error) if with_detail else STORE_UNAVAILABLE
-        return RequestRejected(503, "store_unavailable", detail, _RETRY)
+        return RequestRejected("store_unavailable", detail, _RETRY)
     if isinstance(error, ModelError):
-        return RequestRejected(500, "prediction_failed", str(error))
+        return RequestRejected("prediction_failed", str(error))
     if isinstance(error, UnknownNameError):
-        return RequestRejected(404, "unknown_name", str(error))
-    return RequestRejected(422, "invalid_request", str(error))
+        return RequestRejected("unknown_name", str(error))
+    return invalid_request(str(error))
+
+
+def invalid_request(detail: str) -> RequestRejected:
+    """Return 422 for a request that says something wrong."""
+    return RequestRejected("invalid_request", detail)
 
 
 def not_ready(detail: str) -> RequestRejected:
     """Return 503 for what is not there yet."""
-    return RequestRejected(503, "not_ready", detail, _RETRY)
+    return RequestRejected("not_ready", detail, _RETRY)
 
 
 def overloaded(detail: str, reason: str, headers: Headers = ()) -> RequestRejected:
     """Return 503 for a request that does not fit now. It was not answered, so it may be retried."""
-    return RequestRejected(503, "overloaded", detail, (*_RETRY, *headers), reason)
+    return RequestRejected("overloaded", detail, (*_RETRY, *headers), reason)

@@ -8,7 +8,7 @@ from typing import Any
 
 from paimon_features.core._arrow import is_arrow, pa, pc
 from paimon_features.core.configuration.project_config import ServeConfig
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,9 @@ class Limits:
                 continue
             size = _longest_text(values, self.max_text_bytes)
             if size > self.max_text_bytes:
-                raise RequestRejected(
-                    422,
-                    "invalid_request",
+                raise invalid_request(
                     f"{what} {name[:80]!r} has a text of {size:,} bytes; expected at most "
-                    f"{self.max_text_bytes:,} ([serve] max_text_bytes)",
+                    f"{self.max_text_bytes:,} ([serve] max_text_bytes)"
                 )
 
 
@@ -79,7 +77,6 @@ def _longest_text(values: Any, limit: int) -> int:
 
 def _too_large(what: str, got: int, limit: int, setting: str) -> RequestRejected:
     return RequestRejected(
-        413,
         "too_large",
         f"the request is for {got:,} {what}, at most {limit:,} are allowed; split it "
         f"([serve] {setting})",

@@ -210,7 +210,6 @@ def check_body(request: Request, limit: int, buffers: BufferedBytes) -> None:
     """
     if request.content_encoding and request.content_encoding.lower() != b"identity":
         raise RequestRejected(
-            415,
             "unsupported_media_type",
             f"content-encoding {request.content_encoding[:200].decode('latin-1')!r}; send the body "
             "uncompressed (the compact formats are small anyway)",
@@ -222,7 +221,7 @@ def check_body(request: Request, limit: int, buffers: BufferedBytes) -> None:
             declared = int(request.content_length)
         except ValueError:
             detail = "content-length is not a number"
-            raise RequestRejected(400, "malformed", detail, CLOSE) from None
+            raise RequestRejected("malformed", detail, CLOSE) from None
         if declared > limit:
             raise _too_large(declared, limit)
         buffers.check(declared, declared)
@@ -255,7 +254,6 @@ async def read_body(
             return await _parts(receive, limit, buffers)
     except TimeoutError:
         raise RequestRejected(
-            408,
             "too_slow",
             f"the body was not complete within {timeout_s:g} s ([serve] body_timeout)",
             CLOSE,
@@ -320,7 +318,6 @@ def _header_lines(headers: Headers) -> tuple[bytes, bool]:
 
 def _too_large(size: int, limit: int) -> RequestRejected:
     return RequestRejected(
-        413,
         "too_large",
         f"the body has {size:,} bytes or more, at most {limit:,} are accepted; split the request "
         "([serve] max_body_bytes)",

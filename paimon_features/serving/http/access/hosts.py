@@ -39,7 +39,6 @@ class Hosts:
             return
         if len(request.hosts) != 1:
             raise RequestRejected(
-                400,
                 "malformed",
                 f"the request has {len(request.hosts)} Host headers, expected one",
                 CLOSE,
@@ -47,7 +46,6 @@ class Hosts:
         host = request.hosts[0].decode("latin-1")
         if not self.accepts(host):
             raise RequestRejected(
-                421,
                 "unknown_host",
                 f"this server does not answer as {host[:80]!r}; use 'localhost' or an IP address, "
                 "or list the name in [serve] hosts",
@@ -68,7 +66,6 @@ class Hosts:
         is_own = not request.origin or request.origin.lower().partition(b"://")[2] == host
         if not is_own or request.fetch_site.lower() not in (b"", b"same-origin", b"none"):
             raise RequestRejected(
-                403,
                 "cross_site",
                 "a page of another site may not send requests to this server; use the server's "
                 "own pages, or a program",
@@ -87,6 +84,6 @@ class Hosts:
         accepted = self._names.accepts(host)
         if accepted is None:
             raise RequestRejected(
-                400, "malformed", f"the Host header {host[:80]!r} is not host[:port]", CLOSE
+                "malformed", f"the Host header {host[:80]!r} is not host[:port]", CLOSE
             )
         return accepted

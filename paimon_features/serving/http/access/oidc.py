@@ -345,4 +345,4 @@ def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
 
 
 def _refused(why: str) -> RequestRejected:
-    return RequestRejected(401, "unauthorized", f"the JWT is not accepted: {why}", _CHALLENGE)
+    return RequestRejected("unauthorized", f"the JWT is not accepted: {why}", _CHALLENGE)

@@ -104,7 +104,6 @@ def _rejection(
     of = f" (this request has {amount:,})" if which else ""
     seconds = min(max(1, math.ceil(wait_s)), _LONGEST_S)
     return RequestRejected(
-        429,
         "quota_exceeded",
         f"the client {rights.client!r} is over its quota of {limit}{of}; retry after {seconds} s, "
         "or let an operator raise it in the server's token file",

@@ -103,7 +103,6 @@ class Tokens:
         """
         if not authorization:
             raise RequestRejected(
-                401,
                 "unauthorized",
                 "no token; send the header 'Authorization: Bearer <token>' with a token created by "
                 "'paimon-features serve token'",
@@ -126,7 +125,6 @@ class Tokens:
             if self._issuer is not None and token.count(b".") == 2:
                 return self._of_subject(self._issuer, digest, token)
         raise RequestRejected(
-            401,
             "unauthorized",
             "the token is not known to this server; expected 'Authorization: Bearer <token>' "
             "with a token created by 'paimon-features serve token' and not removed since",
@@ -155,7 +153,6 @@ class Tokens:
         roles = tuple(n for n, role in self._roles.items() if role.claims & subject.claims)
         if not roles:
             raise RequestRejected(
-                403,
                 "forbidden",
                 f"{subject.name!r} is known and has no role here: none of the roles in the "
                 "server's token file lists (oidc = [...]) a value of its claim",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from paimon_features.core._arrow import pa
 from paimon_features.core.repeated_items import duplicates
 from paimon_features.core.types.foreign_types import check_foreign_types
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 
 MAX_COLUMNS = 1_000
 """The most entity keys and request inputs of a request, far more than views have."""
@@ -45,9 +45,7 @@ def read_columns(body: bytes | bytearray) -> tuple[dict[str, pa.Array], Mapping[
         table = table.combine_chunks()
     except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
         text = str(error)[:300]
-        raise RequestRejected(
-            400, "malformed", f"the body is not an Arrow stream: {text}"
-        ) from None
+        raise RequestRejected("malformed", f"the body is not an Arrow stream: {text}") from None
     arrays = {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -124,25 +122,22 @@ def _remember(
 def _check(schema: pa.Schema) -> None:
     if len(schema) > MAX_COLUMNS:
         raise RequestRejected(
-            413,
             "too_large",
             f"the Arrow stream has {len(schema):,} columns; expected at most {MAX_COLUMNS:,}",
         )
     for field in schema:
         if not any(getattr(pa.types, f"is_{plain}")(field.type) for plain in _PLAIN):
-            raise RequestRejected(
-                422,
-                "invalid_request",
+            raise invalid_request(
                 f"column {field.name[:80]!r} is {field.type}; expected a column of integers, "
-                "floats, decimals, booleans, strings, dates or timestamps (no dictionaries)",
+                "floats, decimals, booleans, strings, dates or timestamps (no dictionaries)"
             )
     try:
         check_foreign_types(schema)
     except pa.ArrowInvalid as error:
-        raise RequestRejected(422, "invalid_request", str(error)) from None
+        raise invalid_request(str(error)) from None
     double = duplicates(schema.names)
     if double:
-        raise RequestRejected(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
+        raise invalid_request(f"two columns are called {double[0][:80]!r}")
 
 
 def _reject_compressed(body: bytes | bytearray) -> None:
@@ -155,17 +150,13 @@ def _reject_compressed(body: bytes | bytearray) -> None:
             return
         kind, compressed = _header(message.metadata.to_pybytes())
         if kind not in (_SCHEMA, _RECORD_BATCH):
-            raise RequestRejected(
-                422,
-                "invalid_request",
+            raise invalid_request(
                 f"the Arrow stream has a message of type {message.type!r}; expected record "
-                "batches of plain columns (no dictionaries)",
+                "batches of plain columns (no dictionaries)"
             )
         if compressed:
-            raise RequestRejected(
-                422,
-                "invalid_request",
-                "the Arrow stream has compressed buffers; write it without compression",
+            raise invalid_request(
+                "the Arrow stream has compressed buffers; write it without compression"
             )
 
 

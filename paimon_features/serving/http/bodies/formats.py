@@ -49,7 +49,6 @@ def format_of_body(content_type: bytes) -> Format:
         body_format = None
     if body_format is None or (body_format is Format.JSON and wrong_charset):
         raise RequestRejected(
-            415,
             "unsupported_media_type",
             f"content-type {content_type[:80].decode('latin-1')!r}; expected {_names()} (UTF-8)",
         )
@@ -89,9 +88,7 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
         if reply_format not in refused:
             return reply_format
     raise RequestRejected(
-        406,
-        "not_acceptable",
-        f"accept {accept[:80].decode('latin-1')!r}; this server writes {_names()}",
+        "not_acceptable", f"accept {accept[:80].decode('latin-1')!r}; this server writes {_names()}"
     )
 
 

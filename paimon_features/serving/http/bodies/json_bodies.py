@@ -17,7 +17,7 @@ from paimon_features.core.documents.unambiguous_json import (
     AmbiguousJsonError,
     parse_unambiguous_json,
 )
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 
 LARGE = 64 << 10
 """Bodies of more bytes are decoded in a thread: the event loop is for all requests."""
@@ -56,10 +56,10 @@ def parse(body: bytes | bytearray, most: int = MAX_ITEMS) -> Any:
         if _SURROGATE.search(body):
             msgspec.json.encode(document)  # raises for half of a pair, which no text can have
     except AmbiguousJsonError as error:
-        raise RequestRejected(422, "invalid_request", f"the JSON body: {error}") from None
+        raise invalid_request(f"the JSON body: {error}") from None
     except ValueError as error:
         detail = f"the body is not JSON: {str(error)[:200]}"
-        raise RequestRejected(400, "malformed", detail) from None
+        raise RequestRejected("malformed", detail) from None
     return document
 
 
@@ -69,7 +69,6 @@ def check_items(body: bytes | bytearray, most: int = MAX_ITEMS) -> None:
         return
     if _items(body.replace(rb"\\", b"").replace(rb"\"", b"")) > most:
         raise RequestRejected(
-            413,
             "too_large",
             f"the JSON body has more than {most:,} objects, lists and keys; split the request, or "
             "send fewer fields",

@@ -29,7 +29,7 @@ from paimon_features.serving.http.bodies.json_bodies import (
 )
 from paimon_features.serving.http.bodies.request_body import ParsedRequest, Scalar
 from paimon_features.serving.http.bodies.strict_pack import fields_of
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.prediction.input_arrays import input_array
 
@@ -115,9 +115,11 @@ def decode_predict(body: bytes | bytearray, form: Format) -> PredictRequest:
     """
     request = _predict_json(body) if form is Format.JSON else _predict_pack(body)
     if not request.entities:
-        raise _invalid("'entities' is empty; expected a list of values for each entity key")
+        raise invalid_request("'entities' is empty; expected a list of values for each entity key")
     if request.unit and len(request.unit) > 1_000:
-        raise _invalid(f"'unit' has {len(request.unit):,} characters; expected at most 1,000")
+        raise invalid_request(
+            f"'unit' has {len(request.unit):,} characters; expected at most 1,000"
+        )
     return request
 
 
@@ -133,7 +135,7 @@ def _predict_json(body: bytes | bytearray) -> PredictRequest:
     try:
         return msgspec.convert(document, PredictRequest)
     except msgspec.ValidationError as error:
-        raise _invalid(f"the JSON body: {error}{_hint(error)}") from None
+        raise invalid_request(f"the JSON body: {error}{_hint(error)}") from None
 
 
 def _predict_pack(body: bytes | bytearray) -> PredictRequest:
@@ -145,10 +147,10 @@ def _predict_pack(body: bytes | bytearray) -> PredictRequest:
                     fields_of(fields[name], f"the MessagePack body: {name!r}")
         return _PREDICT_PACK.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(f"the MessagePack body: {error}{_hint(error)}") from None
+        raise invalid_request(f"the MessagePack body: {error}{_hint(error)}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestRejected(
-            400, "malformed", f"the body is not MessagePack: {str(error)[:200]}"
+            "malformed", f"the body is not MessagePack: {str(error)[:200]}"
         ) from None
 
 
@@ -158,7 +160,7 @@ def decode_infer(body: bytes | bytearray, limits: Limits) -> InferRequest:
     try:
         return msgspec.convert(document, InferRequest)
     except msgspec.ValidationError as error:
-        raise _invalid(f"the JSON body: {error}") from None
+        raise invalid_request(f"the JSON body: {error}") from None
 
 
 def _most_items(limits: Limits) -> int:
@@ -178,22 +180,24 @@ def infer_arrays(
     """
     given = {tensor.name: tensor for tensor in request.inputs}
     if len(given) != len(request.inputs):
-        raise _invalid("an input is given twice; expected each once")
+        raise invalid_request("an input is given twice; expected each once")
     _check_names("input", given, signature.inputs, also_of=False)
     rows = next(iter(given[signature.inputs[0].name].shape), 0)
     if rows < 1:
-        raise _invalid("the inputs have no rows; expected a shape [rows, width] with 1 or more")
+        raise invalid_request(
+            "the inputs have no rows; expected a shape [rows, width] with 1 or more"
+        )
     limits.check(rows, sum(model_input.width for model_input in signature.inputs))
     arrays = []
     for of in signature.inputs:
         tensor = given[of.name]
         if tensor.datatype != DATATYPES[of.dtype]:
-            raise _invalid(
+            raise invalid_request(
                 f"input {of.name!r} has the datatype {shortened(tensor.datatype)!r}; expected "
                 f"{DATATYPES[of.dtype]!r} (GET /v2/models/NAME lists the inputs)"
             )
         if tensor.shape != [rows, of.width] and (of.width > 1 or tensor.shape != [rows]):
-            raise _invalid(
+            raise invalid_request(
                 f"input {of.name!r} has the shape {shortened(str(tensor.shape))}; expected "
                 f"[{rows}, {of.width}], the same number of rows for all inputs"
             )
@@ -211,12 +215,12 @@ def _tensor(of: ModelInput, data: Any, rows: int, limits: Limits) -> Array:
         except msgspec.ValidationError:
             raise _wrong_values(of, error) from None
         if len(nested) != rows or any(len(row) != of.width for row in nested):
-            raise _invalid(
+            raise invalid_request(
                 f"input {of.name!r}: its data are not nested as its shape [{rows}, {of.width}]"
             ) from None
         flat = [value for row in nested for value in row]
     if len(flat) != rows * of.width:
-        raise _invalid(
+        raise invalid_request(
             f"input {of.name!r} has {len(flat):,} values; expected {rows * of.width:,}, as its "
             "shape says"
         )
@@ -242,12 +246,12 @@ def decode_invocation(body: bytes | bytearray, limits: Limits) -> tuple[str, Any
     """Return the form of an MLflow request and its content; raises as ``decode_predict``."""
     fields = parse(body, _most_items(limits))
     if not isinstance(fields, dict):
-        raise _invalid(f"the body is a {type(fields).__name__}; expected an object")
+        raise invalid_request(f"the body is a {type(fields).__name__}; expected an object")
     if fields.pop("params", None):
-        raise _invalid("'params' have no meaning for this model; leave them out")
+        raise invalid_request("'params' have no meaning for this model; leave them out")
     if len(fields) != 1 or next(iter(fields)) not in _FORMS:
         got = ", ".join(sorted(shortened(name) for name in fields)[:5]) or "nothing"
-        raise _invalid(f"the body has {got}; expected exactly one of: {', '.join(_FORMS)}")
+        raise invalid_request(f"the body has {got}; expected exactly one of: {', '.join(_FORMS)}")
     [(form, content)] = fields.items()
     return form, content
 
@@ -263,14 +267,14 @@ def invocation_arrays(
     rows = len(next(iter(columns.values()), ()))
     limits.check(rows, sum(model_input.width for model_input in signature.inputs))
     if rows < 1:
-        raise _invalid(f"{form!r} has no rows; expected 1 or more")
+        raise invalid_request(f"{form!r} has no rows; expected 1 or more")
     _check_names("column", columns, signature.inputs, also_of=True)
     arrays = []
     for of in signature.inputs:
         values = columns.get(of.name, columns.get(of.of))
         assert values is not None
         if len(values) != rows:
-            raise _invalid(
+            raise invalid_request(
                 f"column {of.name!r} has {len(values):,} values, and others have {rows:,}; "
                 "expected one length"
             )
@@ -301,7 +305,7 @@ def _columns(form: str, content: Any, signature: ModelSignature) -> dict[str, li
         columns = list(records[0]) if records else []
         for number, record in enumerate(records):
             if record.keys() != records[0].keys():
-                raise _invalid(
+                raise invalid_request(
                     f"record {number} of {form!r} has other columns than the first one: "
                     f"{shortened(', '.join(record))}; expected {shortened(', '.join(columns))}"
                 )
@@ -312,7 +316,7 @@ def _columns(form: str, content: Any, signature: ModelSignature) -> dict[str, li
             for name, values in content.items()
         }
     if not _has(content, list):
-        raise _invalid(f"{form!r}: expected a list of rows, or of objects with named values")
+        raise invalid_request(f"{form!r}: expected a list of rows, or of objects with named values")
     return _transposed(_converted(content, list[list[Any]], form), names, form)
 
 
@@ -330,7 +334,7 @@ def _converted(content: Any, kind: Any, form: str) -> Any:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise _invalid(f"{form!r}: {error}") from None
+        raise invalid_request(f"{form!r}: {error}") from None
 
 
 def _transposed(
@@ -338,7 +342,7 @@ def _transposed(
 ) -> dict[str, list[Any]]:
     for number, row in enumerate(rows):
         if len(row) != len(names):
-            raise _invalid(
+            raise invalid_request(
                 f"row {number} of {form!r} has {len(row):,} values; expected {len(names):,}: "
                 f"{shortened(', '.join(names))}"
             )
@@ -347,7 +351,7 @@ def _transposed(
         for name, column in zip(names, zip(*rows, strict=True), strict=bool(rows))
     }
     if rows and len(columns) != len(names):
-        raise _invalid(f"{form!r} has a column twice; expected each once")
+        raise invalid_request(f"{form!r} has a column twice; expected each once")
     return columns
 
 
@@ -375,17 +379,17 @@ def _check_names(
             also_of and model_input.of != model_input.name and model_input.of in given
         )
         if not occurrences:
-            raise _invalid(
+            raise invalid_request(
                 f"the {what} {model_input.name!r} is missing; the model takes: "
                 f"{shortened(names, 500)}"
             )
         if occurrences > 1:
-            raise _invalid(
+            raise invalid_request(
                 f"the {what} {model_input.name!r} is there twice, as {model_input.of!r}, too"
             )
     for name in given:
         if name not in expected:
-            raise _invalid(
+            raise invalid_request(
                 f"unknown {what} {shortened(name)!r} of the model; available: "
                 f"{shortened(names, 500)}"
             )
@@ -393,8 +397,4 @@ def _check_names(
 
 def _wrong_values(of: ModelInput, error: msgspec.ValidationError) -> RequestRejected:
     expected = "numbers or null" if of.dtype == "float64" else "texts or null"
-    return _invalid(f"input {of.name!r}: {error}; expected {expected}")
-
-
-def _invalid(why: str) -> RequestRejected:
-    return RequestRejected(422, "invalid_request", why)
+    return invalid_request(f"input {of.name!r}: {error}; expected {expected}")

@@ -22,7 +22,7 @@ from paimon_features.serving.http.bodies.arrow_body import MAX_COLUMNS, read_col
 from paimon_features.serving.http.bodies.formats import Format
 from paimon_features.serving.http.bodies.json_bodies import check_items, parse, repeats_no_key
 from paimon_features.serving.http.bodies.strict_pack import fields_of
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 
 Scalar = bool | int | float | str | None
 
@@ -110,19 +110,15 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
     if form is Format.ARROW:
         return _arrow(body, query)
     if query:
-        raise RequestRejected(
-            422,
-            "invalid_request",
+        raise invalid_request(
             f"query {query[:80].decode('latin-1')!r}: the fields of a JSON or MessagePack request "
-            "belong in its body",
+            "belong in its body"
         )
     request, ignored = _json(body) if form is Format.JSON else _message_pack(body)
     if request.include_feature_view_version_metadata is True:
-        raise RequestRejected(
-            422,
-            "invalid_request",
+        raise invalid_request(
             "include_feature_view_version_metadata=true: versions of views are in GET /features "
-            "and not in replies; leave the field out",
+            "and not in replies; leave the field out"
         )
     return _checked(
         ParsedRequest(
@@ -181,7 +177,7 @@ def _message_pack(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, .
         raise _invalid(format_name, error) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestRejected(
-            400, "malformed", f"the body is not {format_name}: {str(error)[:200]}"
+            "malformed", f"the body is not {format_name}: {str(error)[:200]}"
         ) from None
 
 
@@ -220,7 +216,7 @@ def _check_values(
 
 
 def _invalid(what: str, why: object) -> RequestRejected:
-    return RequestRejected(422, "invalid_request", f"the {what} body: {why}")
+    return invalid_request(f"the {what} body: {why}")
 
 
 def _keys_of(request: FeatureRequest) -> int:
@@ -241,32 +237,23 @@ def _keys_of(request: FeatureRequest) -> int:
 
 def _checked(parsed: ParsedRequest) -> ParsedRequest:
     if parsed.service is None and not parsed.features:
-        raise RequestRejected(
-            422,
-            "invalid_request",
+        raise invalid_request(
             "the request names no features; pass 'features' (a list of 'view:feature') or "
-            "'feature_service' (GET /features lists them)",
+            "'feature_service' (GET /features lists them)"
         )
     if parsed.service is not None and parsed.features:
-        raise RequestRejected(
-            422,
-            "invalid_request",
+        raise invalid_request(
             f"the request has both 'features' and 'feature_service' ({shortened(parsed.service)!r})"
-            "; expected one of them",
+            "; expected one of them"
         )
     if len(parsed.columns) + len(parsed.inputs) > MAX_COLUMNS:
         raise RequestRejected(
-            413,
             "too_large",
             f"the request has {len(parsed.columns) + len(parsed.inputs):,} entity keys and request "
             f"inputs; expected at most {MAX_COLUMNS:,}",
         )
     if not parsed.columns:
-        raise RequestRejected(
-            422,
-            "invalid_request",
-            "'entities' is empty; expected a list of values for each entity key",
-        )
+        raise invalid_request("'entities' is empty; expected a list of values for each entity key")
     return parsed
 
 
@@ -280,13 +267,9 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     as_of = fields.get("as_of")
     full = fields.get("full_feature_names", "false").lower()
     if full not in ("true", "false"):
-        raise RequestRejected(
-            422,
-            "invalid_request",
-            f"full_feature_names={shortened(full)!r}; expected 'true' or 'false'",
-        )
+        raise invalid_request(f"full_feature_names={shortened(full)!r}; expected 'true' or 'false'")
     if as_of is not None and not re.fullmatch(r"-?[0-9]{1,18}", as_of):
-        raise RequestRejected(422, "invalid_request", f"as_of={as_of[:40]!r}; expected UTC ms")
+        raise invalid_request(f"as_of={as_of[:40]!r}; expected UTC ms")
     return _checked(
         ParsedRequest(
             columns,
@@ -313,25 +296,21 @@ def _fields(metadata: tuple[tuple[bytes, bytes], ...], query: bytes) -> Mapping[
         )  # fmt: skip
     except ValueError as error:
         raise RequestRejected(
-            400, "malformed", f"the metadata or the query cannot be read: {error}"
+            "malformed", f"the metadata or the query cannot be read: {error}"
         ) from None
     for name in ("now_ms", "as_of_ms"):
         if name in given:  # other names are the metadata of other programs
-            raise RequestRejected(
-                422,
-                "invalid_request",
-                f"the metadata has an unknown field {name!r}; did you mean 'as_of'?",
+            raise invalid_request(
+                f"the metadata has an unknown field {name!r}; did you mean 'as_of'?"
             )
     out: dict[str, str] = {}
     for name, text in pairs:
         if name not in FIELDS:
-            raise RequestRejected(
-                422,
-                "invalid_request",
-                f"the query has an unknown field {name[:80]!r}; expected: {', '.join(FIELDS)}",
+            raise invalid_request(
+                f"the query has an unknown field {name[:80]!r}; expected: {', '.join(FIELDS)}"
             )
         if name in out and name != "features":
-            raise RequestRejected(422, "invalid_request", f"the query has {name!r} twice")
+            raise invalid_request(f"the query has {name!r} twice")
         out[name] = f"{out[name]},{text}" if name in out else text
     return {**fields, **out}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 
 MAX_FIELDS = 1_000
 _FIELDS = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
@@ -25,11 +25,11 @@ def fields_of(body: bytes | bytearray | msgspec.Raw, what: str) -> Mapping[str, 
     count = _count(bytes(memoryview(body)[:5]))
     if count > MAX_FIELDS:
         raise RequestRejected(
-            413, "too_large", f"{what} has {count:,} fields; expected at most {MAX_FIELDS:,}"
+            "too_large", f"{what} has {count:,} fields; expected at most {MAX_FIELDS:,}"
         )
     fields = _FIELDS.decode(body)
     if len(fields) != count:
-        raise RequestRejected(422, "invalid_request", f"{what} has a field twice")
+        raise invalid_request(f"{what} has a field twice")
     return fields
 
 

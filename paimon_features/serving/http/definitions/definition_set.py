@@ -26,7 +26,7 @@ from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.http.access.access import Grants, Rights
 from paimon_features.serving.http.bodies.request_body import ParsedRequest
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.reading.cached_fetcher import CachedFetcher
 from paimon_features.serving.reading.coalesce import Reader
@@ -186,7 +186,6 @@ class DefinitionSet:
             return
         # what a service consists of is not for everybody
         raise RequestRejected(
-            403,
             "forbidden",
             f"the token {rights.client!r} may not read all of the requested features; it may read "
             f"the features of {rights.grants}",
@@ -214,22 +213,16 @@ class DefinitionSet:
             sizes = {name: len(values) for name, values in columns.items()}
             if len(set(sizes.values())) > 1:
                 lists = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
-                raise RequestRejected(
-                    422,
-                    "invalid_request",
-                    f"lists of different lengths: {lists}; expected one length",
-                )
+                raise invalid_request(f"lists of different lengths: {lists}; expected one length")
         limits.check(rows, len(plan.selection.outputs))
         limits.check_texts("entity key", columns)
         if given:
             limits.check_texts("request input", given)
         if inputs and inputs.keys() - (given or {}).keys():
             missing = next(name for name in inputs if name not in (given or {}))
-            raise RequestRejected(
-                422,
-                "invalid_request",
+            raise invalid_request(
                 f"the request input {missing!r} ({inputs[missing]!r}) is missing; pass it in "
-                f"'request' (one value, or a list with one for each entity)",
+                f"'request' (one value, or a list with one for each entity)"
             )
         if plan.from_text:
             columns = _typed(columns, plan)
@@ -250,30 +243,24 @@ class DefinitionSet:
             else:
                 target, target_name = keys, plan.entity_names.get(name, "")
             if not target_name or target_name in target:
-                raise RequestRejected(
-                    422,
-                    "invalid_request",
+                raise invalid_request(
                     f"entity key {name[:80]!r} is "
                     + ("given twice" if target_name else "used by none of the requested features")
                     + f"; expected: {_signature(plan.keys)}"
-                    + (f"; request inputs: {_signature(plan.inputs)}" if plan.inputs else ""),
+                    + (f"; request inputs: {_signature(plan.inputs)}" if plan.inputs else "")
                 )
             target[target_name] = values
         missing = [name for name in plan.keys if name not in keys]
         if missing:
-            raise RequestRejected(
-                422,
-                "invalid_request",
+            raise invalid_request(
                 f"the request has no entity key {missing[0]!r}; expected in 'entities': "
-                f"{_signature(plan.keys)}",
+                f"{_signature(plan.keys)}"
             )
         unknown = sorted(inputs.keys() - plan.inputs.keys())
         if unknown:
-            raise RequestRejected(
-                422,
-                "invalid_request",
+            raise invalid_request(
                 f"request input {unknown[0][:80]!r} is used by none of the requested features; "
-                f"they take: {_signature(plan.inputs) or 'no inputs'}",
+                f"they take: {_signature(plan.inputs) or 'no inputs'}"
             )
         return keys, inputs
 
@@ -286,7 +273,7 @@ class DefinitionSet:
             try:
                 items.append(defined.resolve_one(text))
             except DefinitionError as error:
-                raise RequestRejected(422, "invalid_request", str(error)) from None
+                raise invalid_request(str(error)) from None
         selection = Selection.of(defined.outputs(items))
         views = tuple(defined.read_views(selection))
         for view in views:
@@ -352,11 +339,9 @@ def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
         except (ValueError, decimal.InvalidOperation):
             kind = plan.keys.get(name) or plan.inputs[name]
             form = "'2011-12-09'" if kind.text == "date" else "'2011-12-09T12:50:00'"
-            raise RequestRejected(
-                422,
-                "invalid_request",
+            raise invalid_request(
                 f"{name!r} has a text that is not a valid {kind!r}; expected "
-                + ("a decimal such as '12.50'" if kind.is_decimal else f"ISO 8601, such as {form}"),
+                + ("a decimal such as '12.50'" if kind.is_decimal else f"ISO 8601, such as {form}")
             ) from None
         out[name] = read_values[0] if single else read_values
     return out

@@ -257,7 +257,6 @@ class LoadedModel:
         chosen = bound.get(number)
         if chosen is None:
             raise RequestRejected(
-                404,
                 "unknown_name",
                 f"unknown version {number} of model {self.name!r}; available: "
                 f"{', '.join(map(str, sorted(bound))) or 'none'} (GET /models)",
@@ -312,14 +311,9 @@ class ModelSet:
             raise not_ready("the models of this server could not be read, and are read again")
         if model is None:
             usable = [n for n in sorted(self.models) if self.may_use(n, rights, definitions)]
-            raise RequestRejected(
-                404,
-                "unknown_name",
-                unknown_name("model", name, usable),
-            )
+            raise RequestRejected("unknown_name", unknown_name("model", name, usable))
         if not self.may_use(name, rights, definitions):
             raise RequestRejected(
-                403,
                 "forbidden",
                 f"the token {rights.client!r} may not use the model {name!r}: it reads features "
                 f"beyond those of {rights.grants}",
@@ -351,7 +345,7 @@ class ModelSet:
             )
         else:
             return
-        raise RequestRejected(403, "forbidden", f"the token {rights.client!r} {problem}")
+        raise RequestRejected("forbidden", f"the token {rights.client!r} {problem}")
 
     def _versions(self, name: str, definitions: DefinitionSet) -> list[BoundVersion]:
         return list(self.models[name].bound(definitions).values())

@@ -40,7 +40,7 @@ def render(document: Mapping[str, Any]) -> bytes:
             parts.append(_operation(document, path, method, operation))
     rows = "".join(
         f"<tr><td><code>{escape(code)}</code></td><td>{escape(text)}</td></tr>"
-        for code, text in CODES.items()
+        for code, (_, text) in CODES.items()
     )
     parts.append(
         "<h2>Errors</h2><p>An error is a JSON document with <code>status</code>, "

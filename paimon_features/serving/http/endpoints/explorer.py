@@ -41,7 +41,7 @@ class Explorer:
         query_ = ExplainQuery.of(query.decode("latin-1"))
         if not rights.grants.explain:
             raise RequestRejected(
-                403, "forbidden", f"the token {rights.client!r} may not explain features"
+                "forbidden", f"the token {rights.client!r} may not explain features"
             )
         features = _allowed(definitions, rights, query_)
         entity = query_.typed(definitions.fetcher.variants(query_.view)[0].keys)
@@ -77,7 +77,6 @@ def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -
         return readable
     if feature not in readable:
         raise RequestRejected(
-            403,
             "forbidden",
             f"the token {rights.client!r} may not read {view}:{feature[:80]}; of this view it may "
             f"read: {', '.join(readable)}",

@@ -103,7 +103,6 @@ class FeatureReads(EntityRequests):
                 raise
             # the names in the message's second half are not for this token
             raise RequestRejected(
-                404,
                 "unknown_name",
                 f"{str(error).partition(';')[0]} that the token {rights.client!r} may read; "
                 "GET /features lists what it may read",

@@ -33,7 +33,7 @@ from paimon_features.serving.http.definitions.health import StoreProbe
 from paimon_features.serving.http.definitions.served_models import BoundVersion, LoadedModel
 from paimon_features.serving.http.definitions.state import ServerState
 from paimon_features.serving.http.endpoints.predictions import plain_output, version_headers
-from paimon_features.serving.http.http_errors import RequestRejected, not_ready
+from paimon_features.serving.http.http_errors import RequestRejected, invalid_request, not_ready
 from paimon_features.serving.http.messages import (
     Handler,
     Receive,
@@ -241,9 +241,7 @@ class ModelPages:
                 fields = {}
             if fields.keys() != {"model"}:
                 query = shortened(request.query.decode("latin-1"))
-                raise RequestRejected(
-                    422, "invalid_request", f"query {query!r}; expected model=NAME or nothing"
-                )
+                raise invalid_request(f"query {query!r}; expected model=NAME or nothing")
             return fields["model"]
         usable = [
             name
@@ -254,7 +252,6 @@ class ModelPages:
             raise not_ready("the models of this server could not be read, and are read again")
         if len(usable) != 1:
             raise RequestRejected(
-                422 if usable else 404,
                 "invalid_request" if usable else "unknown_name",
                 f"there are the models {', '.join(usable[:20])}: name one, as in "
                 f"{INVOCATIONS}?model={usable[0]}"
@@ -277,7 +274,6 @@ class ModelPages:
         media = request.content_type.partition(b";")[0].strip().lower()
         if media not in _JSON_TYPES:
             raise RequestRejected(
-                415,
                 "unsupported_media_type",
                 f"content-type {request.content_type[:80].decode('latin-1')!r}; expected "
                 "application/json",
@@ -299,7 +295,6 @@ class ModelPages:
         if version:
             if not version.isascii() or not version.isdigit() or len(version) > 10:
                 raise RequestRejected(
-                    404,
                     "unknown_name",
                     f"unknown version {version[:40]!r} of model {model.name!r}; versions are "
                     "numbers",
@@ -349,11 +344,7 @@ def _requested_outputs(infer_request: InferRequest, signature: ModelSignature) -
     requested = [output.name for output in infer_request.outputs]
     for name in requested:
         if name not in names:
-            raise RequestRejected(
-                422,
-                "invalid_request",
-                unknown_name("output", name, names),
-            )
+            raise invalid_request(unknown_name("output", name, names))
     return set(requested)
 
 

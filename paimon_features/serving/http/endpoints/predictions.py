@@ -37,7 +37,7 @@ from paimon_features.serving.http.endpoints.entity_requests import (
     Head,
     IsGone,
 )
-from paimon_features.serving.http.http_errors import Headers, RequestRejected
+from paimon_features.serving.http.http_errors import Headers, RequestRejected, invalid_request
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
@@ -87,14 +87,12 @@ class Predictions(EntityRequests):
         body_format = format_of_body(request.content_type)
         if body_format is Format.ARROW:
             raise RequestRejected(
-                415,
                 "unsupported_media_type",
                 "predictions take and return JSON and MessagePack; send the entity keys as lists",
             )
         reply_format = format_of_reply(request.accept, body_format)
         if reply_format is Format.ARROW:
             raise RequestRejected(
-                406,
                 "not_acceptable",
                 f"predictions are written as {Format.JSON.value} or {Format.MESSAGE_PACK.value}",
             )
@@ -103,9 +101,7 @@ class Predictions(EntityRequests):
     def decode(self, request: Request, body: bytes | bytearray, head: Head) -> PredictRequest:
         """Return what the body says."""
         if request.query:
-            raise RequestRejected(
-                422, "invalid_request", "the fields of a prediction belong in its body"
-            )
+            raise invalid_request("the fields of a prediction belong in its body")
         return decode_predict(body, head.body_format)
 
     def submit(
@@ -136,7 +132,6 @@ class Predictions(EntityRequests):
         query, rows = definitions.query(predict_request.parsed(), plan, state.limits)
         if predict_request.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
             raise RequestRejected(
-                413,
                 "too_large",
                 f"explanations of {rows:,} entities; expected at most "
                 f"{MAX_EXPLAIN_ROWS // (1 + len(bound.inputs)):,} for this model: each input of an "

@@ -205,14 +205,11 @@ class FeatureApp:
         if route is None:
             routes = [*self._routes, PREDICT_ROUTE, "/v2/models/{model}"]
             raise RequestRejected(
-                404,
-                "not_found",
-                f"no path {request.path[:80]!r}; the paths are: {', '.join(routes)}",
+                "not_found", f"no path {request.path[:80]!r}; the paths are: {', '.join(routes)}"
             )
         request.route, method, handler = route
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
             raise RequestRejected(
-                405,
                 "method_not_allowed",
                 f"{request.path} takes {method}, not {request.method[:20]}",
                 ((b"allow", method.encode()),),
@@ -281,7 +278,7 @@ class FeatureApp:
             extra={"fields": {"request_id": request.request_id, "path": request.path}},
         )
         detail = "internal server error; the server's log has it under this request id"
-        return self._rejected(request, RequestRejected(500, "internal", detail))
+        return self._rejected(request, RequestRejected("internal", detail))
 
     def _rejected(self, request: Request, rejection: RequestRejected) -> Reply:
         if rejection.reason is not None:

@@ -179,7 +179,6 @@ class HttpProtocol(asyncio.Protocol):
             return "idle"
         self._reject(
             RequestRejected(
-                408,
                 "too_slow",
                 "the head of the request was not complete within "
                 f"{self._connections.head_timeout_s:g} s ([serve] head_timeout)",
