@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from paimon_features.cli import cli
 from paimon_features.online.materialize.monitor import Monitor
 from paimon_features.serving.http.metrics import READS, Counts, page
-from paimon_features.serving.replies.response import ViewFreshness
+from paimon_features.serving.replies.freshness import Freshness
 from tests.http_servers import HTTPServer
 
 ROOT = Path(__file__).parents[1]
@@ -224,7 +224,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
     counts = Counts()
     counts.request("/get-online-features", 200, 0.001)
     counts.answer(1, 1, {"spend": [1, 0, 0, 0, 0]})
-    counts.fresh({"spend": (ViewFreshness(1, 0, 0, 0, 0, False), False)}, 0)
+    counts.fresh({"spend": (Freshness(1, 0, 0, 0, 0, False), False)}, 0)
     counts.written_s = 1.0
     counts.reads = dict.fromkeys(READS, 1)
     counts.refused["queue"] = 1

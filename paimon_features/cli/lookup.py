@@ -16,7 +16,8 @@ from paimon_features.cli._values import parse_entities, parse_request, shown
 from paimon_features.core.times.clock import now_ms
 from paimon_features.definitions import Output, Selection
 from paimon_features.project import Project
-from paimon_features.serving.reading.fetcher import FeatureFetcher, OnlineResponse, ViewFreshness
+from paimon_features.serving.reading.fetcher import FeatureFetcher, OnlineResponse
+from paimon_features.serving.replies.freshness import Freshness
 
 
 @click.command()
@@ -161,7 +162,7 @@ def _cell(value: Any, status: str) -> Text:
     return Text(f"{text} {status}", style=STATUS_COLOURS[status])
 
 
-def _freshness(freshness: ViewFreshness, clock_ms: int) -> str:
+def _freshness(freshness: Freshness, clock_ms: int) -> str:
     high_ms = freshness.event_time_high_ms
     events = "no events" if high_ms is None else f"events up to {time_text(high_ms)}"
     low_ms = freshness.event_time_low_ms

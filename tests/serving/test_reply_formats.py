@@ -38,16 +38,17 @@ from paimon_features.core.types.statuses import STATUS_NAMES, Status
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.aggregates.fold import NEVER_MS
 from paimon_features.serving.replies import json_reply, reply_formats
+from paimon_features.serving.replies.freshness import Freshness
 from paimon_features.serving.replies.reply_formats import (
     arrow_stream,
     feast_json,
     message_pack,
 )
-from paimon_features.serving.replies.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.serving.replies.response import OnlineResponse, ResultBatch
 from paimon_features.testing.sizes import cases
 from tests.reference.replies import json_document, pack_document
 
-FRESH = ViewFreshness(
+FRESH = Freshness(
     7, 1_700_000_000_000, 1_699_999_999_000, 1_699_999_999_999, 1_700_000_000_500, False
 )
 KINDS: Mapping[str, tuple[DataType, list[Any]]] = {

@@ -4,6 +4,7 @@ It needs httpx (extra ``client``) and nothing else: no NumPy, no Arrow but for t
 """
 
 from paimon_features.serving.client.clients import AsyncFeatureClient, FeatureClient
-from paimon_features.serving.client.replies import FeatureReply, Freshness
+from paimon_features.serving.client.replies import FeatureReply
+from paimon_features.serving.replies.freshness import Freshness
 
 __all__ = ["AsyncFeatureClient", "FeatureClient", "FeatureReply", "Freshness"]

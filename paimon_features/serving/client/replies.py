@@ -4,46 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from paimon_features.core.types.statuses import STATUS_OF_FEAST
+from paimon_features.serving.replies.freshness import Freshness
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NEVER = "1970-01-01T00:00:00Z"
-
-
-@dataclass(frozen=True, slots=True)
-class Freshness:
-    """How fresh one view's values are: the worst of what the reply was made from.
-
-    ``applied_snapshot`` is the snapshot of the tile table that every value includes,
-    ``commit_time_ms`` when it was committed, ``event_time_high_ms`` the newest event time
-    applied (None: no event yet), ``event_time_low_ms`` the oldest of the buckets' newest event
-    times (None: a bucket has no event yet), ``current_ms`` the newest time at which the store was
-    known to hold all that the table held. ``stale``: that is further back than the view's
-    ``max_staleness``. Times are UTC ms, of the server's clock.
-    """
-
-    applied_snapshot: int
-    commit_time_ms: int
-    event_time_low_ms: int | None
-    event_time_high_ms: int | None
-    current_ms: int
-    stale: bool
-
-    def worst(self, other: Freshness) -> Freshness:
-        """Return the worse of both, field by field."""
-        lows = self.event_time_low_ms, other.event_time_low_ms
-        highs = self.event_time_high_ms, other.event_time_high_ms
-        return Freshness(
-            min(self.applied_snapshot, other.applied_snapshot),
-            min(self.commit_time_ms, other.commit_time_ms),
-            None if None in lows else min(low for low in lows if low is not None),
-            max((high for high in highs if high is not None), default=None),
-            min(self.current_ms, other.current_ms),
-            self.stale or other.stale,
-        )
 
 
 @dataclass(frozen=True)
@@ -115,19 +83,11 @@ def reply_of(
             theirs = [STATUS_OF_FEAST.get(status, status) for status in result["statuses"]]
             statuses[name] = result.get("detailed_statuses", theirs)
             times[name] = result["event_timestamps"]
-    freshness = {view: _freshness(document) for view, document in metadata["freshness"].items()}
+    freshness = {
+        view: Freshness(*(document[part.name] for part in fields(Freshness)))
+        for view, document in metadata["freshness"].items()
+    }
     return FeatureReply(metadata["as_of_ms"], columns, statuses, times, freshness, request_id)
-
-
-def _freshness(document: Mapping[str, Any]) -> Freshness:
-    return Freshness(
-        document["applied_snapshot"],
-        document["commit_time_ms"],
-        document["event_time_low_ms"],
-        document["event_time_high_ms"],
-        document["current_ms"],
-        document["stale"],
-    )
 
 
 def _times_ms(texts: Sequence[str]) -> list[int | None]:

@@ -7,12 +7,9 @@ import decimal
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.core.errors import RequestError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paimon_features.core.feature_cache import FeatureCache
-from paimon_features.serving.client.replies import FeatureReply, Freshness
+from paimon_features.serving.client.replies import FeatureReply
 from paimon_features.serving.client.requests import ClientRequest
+from paimon_features.serving.replies.freshness import Freshness
 
 Limits = Mapping[str, int | None]
 """``max_staleness`` of each view, ms; None where it has none."""
@@ -128,11 +129,9 @@ def _left_s(reply: FeatureReply, view: str, limits: Limits) -> float:
 
 def _joined(rows: Sequence[CachedRow], request_id: str | None) -> FeatureReply:
     first = rows[0]
-    freshness = dict(first.freshness)
-    for row in rows[1:]:
-        if row.freshness is not first.freshness:
-            for view, view_freshness in row.freshness.items():
-                freshness[view] = freshness[view].worst(view_freshness)
+    freshness = {
+        view: Freshness.worst([row.freshness[view] for row in rows]) for view in first.freshness
+    }
     return FeatureReply(
         min(row.as_of_ms for row in rows),
         _columns(first.names, [row.values for row in rows]),

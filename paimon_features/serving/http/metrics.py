@@ -24,7 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 
 from paimon_features.core.types.statuses import Status
-from paimon_features.serving.replies.response import ViewFreshness
+from paimon_features.serving.replies.freshness import Freshness
 
 PREFIX = "paimon_features_"
 LATENCIES_S = (
@@ -158,7 +158,7 @@ class Counts(msgspec.Struct):
         totals.difference += difference
         totals.failed += failed
 
-    def fresh(self, freshness: Mapping[str, tuple[ViewFreshness, bool]], read_ms: int) -> None:
+    def fresh(self, freshness: Mapping[str, tuple[Freshness, bool]], read_ms: int) -> None:
         """Note the freshness of all buckets of views, and whether the views are behind."""
         for view, (f, behind) in freshness.items():
             self.freshness[view] = ViewMarks(

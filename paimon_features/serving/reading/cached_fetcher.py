@@ -19,7 +19,8 @@ from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.reading.query_groups import ResolvedQuery
 from paimon_features.serving.reading.store_reads import StoreRead, read
-from paimon_features.serving.replies.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.serving.replies.freshness import Freshness
+from paimon_features.serving.replies.response import OnlineResponse, ResultBatch
 
 TTL_MS = 1_000
 RECHECK_MS = 100
@@ -46,7 +47,7 @@ class _CachedRow:
     as_of_ms: int
     until_ms: int
     epochs: Mapping[str, str]
-    freshness: Mapping[str, ViewFreshness]
+    freshness: Mapping[str, Freshness]
     keys: tuple[Any, ...]
     values: tuple[Any, ...]
     codes: tuple[int, ...]
@@ -214,7 +215,9 @@ class _CacheLookup:
         if any(row.epochs != first.epochs for row in rows):
             return None
         batch = _batch_of(self._selection, rows)
-        fresh = {view: _worst([row.freshness[view] for row in rows]) for view in first.freshness}
+        fresh = {
+            view: Freshness.worst([row.freshness[view] for row in rows]) for view in first.freshness
+        }
         columns = zip(*(row.keys for row in rows), strict=True)
         keys = dict(zip(first.shape.key_types, map(list, columns), strict=True))
         return OnlineResponse(batch, 0, len(rows), keys, fresh)
@@ -291,19 +294,3 @@ def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[An
             array = arrays[column] = np.array(column, stored)
         out.append(array)
     return out
-
-
-def _worst(of: Sequence[ViewFreshness]) -> ViewFreshness:
-    """Return the freshness of rows that were read at different times: the worst of each."""
-    if all(one is of[0] for one in of):
-        return of[0]
-    lows = [one.event_time_low_ms for one in of if one.event_time_low_ms is not None]
-    highs = [one.event_time_high_ms for one in of if one.event_time_high_ms is not None]
-    return ViewFreshness(
-        applied_snapshot=min(one.applied_snapshot for one in of),
-        commit_time_ms=min(one.commit_time_ms for one in of),
-        event_time_low_ms=min(lows) if len(lows) == len(of) else None,
-        event_time_high_ms=max(highs, default=None),
-        current_ms=min(one.current_ms for one in of),
-        stale=any(one.stale for one in of),
-    )

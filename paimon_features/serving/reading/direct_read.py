@@ -31,6 +31,7 @@ from paimon_features.serving.reading.query_groups import SelectionPlan
 from paimon_features.serving.reading.view_results import ViewPlan, result_batch
 from paimon_features.serving.reading.view_rows import freshness_of, is_stale
 from paimon_features.serving.reading.view_states import Epoch, ServedView
+from paimon_features.serving.replies.freshness import Freshness
 from paimon_features.serving.replies.json_reply import (
     KEY_ENDING,
     all_present_json,
@@ -43,7 +44,6 @@ from paimon_features.serving.replies.response import (
     ArrowParts,
     OnlineResponse,
     ResultBatch,
-    ViewFreshness,
     ViewProvenance,
 )
 
@@ -365,7 +365,7 @@ class DirectResponse(OnlineResponse):
         self.direct, self.fresh = direct, fresh
         self.start, self.stop = start, stop
         self.keys = keys
-        self.freshness: Mapping[str, ViewFreshness] = fresh.by_view
+        self.freshness: Mapping[str, Freshness] = fresh.by_view
 
     @property
     def batch(self) -> ResultBatch:  # type: ignore[override]

@@ -39,12 +39,13 @@ from paimon_features.serving.reading.query_groups import (
 from paimon_features.serving.reading.store_reads import StoreRead, read
 from paimon_features.serving.reading.view_rows import ViewRows
 from paimon_features.serving.reading.view_states import ObservedState, ServedView, variants_of
-from paimon_features.serving.replies.response import OnlineResponse, ViewFreshness
+from paimon_features.serving.replies.freshness import Freshness
+from paimon_features.serving.replies.response import OnlineResponse
 
 if TYPE_CHECKING:
     from paimon_features.serving.reading.direct_read import DirectBatch, DirectRead
 
-__all__ = ["FeatureFetcher", "OnlineResponse", "Status", "ViewFreshness"]
+__all__ = ["FeatureFetcher", "Freshness", "OnlineResponse", "Status"]
 
 _WRITES_JSON = installed("msgspec")
 """False where only the extra for the lake is installed, which also reads values of a store."""

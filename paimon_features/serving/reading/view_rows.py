@@ -18,7 +18,7 @@ from paimon_features.online.store.codec import Cells, Records
 from paimon_features.online.store.markers import Marker
 from paimon_features.serving.reading.entities import EntityKeys
 from paimon_features.serving.reading.view_states import Epoch
-from paimon_features.serving.replies.response import ViewFreshness
+from paimon_features.serving.replies.freshness import Freshness
 
 WARN_AFTER_MS = 5 * MINUTE_MS
 """A view without ``max_staleness`` that has been behind for longer causes a warning. A running
@@ -231,11 +231,11 @@ class FreshnessLookup:
             bucket: _known_freshness((marker,), is_stale(view, marker.current_ms, clock_ms))
             for bucket, marker in part.markers.items()
         }
-        self._known: dict[frozenset[int], ViewFreshness] = {}
+        self._known: dict[frozenset[int], Freshness] = {}
         self._markers = part.markers
         self.stale = {bucket for bucket, freshness in self._single.items() if freshness.stale}
 
-    def of(self, start: int, stop: int) -> ViewFreshness:
+    def of(self, start: int, stop: int) -> Freshness:
         """Return the worst of the buckets of these rows."""
         if stop - start == 1:
             return self._single[self._bucket_of[start]]
@@ -251,7 +251,7 @@ class FreshnessLookup:
         return worst
 
 
-def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:
+def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> Freshness:
     """Return the worst of some buckets."""
     stale = any(is_stale(view, marker.current_ms, clock_ms) for marker in markers)
     return freshness_of(markers, stale)
@@ -263,11 +263,11 @@ def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
     return limit_ms is not None and clock_ms - current_ms > limit_ms
 
 
-def freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
+def freshness_of(markers: Sequence[Marker], stale: bool) -> Freshness:
     """Return the worst of some buckets, which are behind or not."""
     highs = [m.high_ms for m in markers] or [NEVER_MS]
     low_ms, high_ms = min(highs), max(highs)
-    return ViewFreshness(
+    return Freshness(
         applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
         commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
         event_time_low_ms=None if low_ms == NEVER_MS else low_ms,
@@ -278,12 +278,12 @@ def freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
 
 
 @lru_cache(maxsize=4_096)
-def _known_freshness(markers: tuple[Marker, ...], stale: bool) -> ViewFreshness:
+def _known_freshness(markers: tuple[Marker, ...], stale: bool) -> Freshness:
     """Return the same of a few markers, which change about once a second; reads see them often."""
     return freshness_of(markers, stale)
 
 
-def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:
+def is_behind(freshness: Freshness, now_ms: int) -> bool:
     """Return True if a view is behind for so long that its materializer must have stopped or be
     slow."""
     return now_ms - freshness.current_ms > WARN_AFTER_MS

@@ -22,8 +22,9 @@ from paimon_features.core.types.statuses import FEAST_STATUS, STATUS_NAMES, Stat
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.aggregates.fold import NEVER_MS
 from paimon_features.definitions.selection import Codes, all_present
+from paimon_features.serving.replies.freshness import Freshness
 from paimon_features.serving.replies.plain_values import plain_column, plain_values
-from paimon_features.serving.replies.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.serving.replies.response import OnlineResponse, ResultBatch
 
 SAYS_MORE = (Status.STALE, Status.ILL_CONDITIONED)
 """The statuses that say more than Feast has a word for."""
@@ -47,7 +48,7 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
     PRESENT), then the features, with ``full_feature_names`` as ``<view>__<feature>``. Beyond what
     Feast writes, ``metadata`` has ``as_of_ms`` and ``freshness`` (per view: ``applied_snapshot``
     and
-    the other fields of ``ViewFreshness``), and a result has ``detailed_statuses``, our own names,
+    the other fields of ``Freshness``), and a result has ``detailed_statuses``, our own names,
     where they say more than Feast's: STALE, and ILL_CONDITIONED.
 
     The event time of an interaction is the newest of its views. Of an entity key, and of an entity
@@ -86,7 +87,7 @@ def names_json(selection: Selection, keys: tuple[str, ...], full: bool) -> bytes
 
 
 @functools.lru_cache(maxsize=1024)
-def freshness_json(view: str, freshness: ViewFreshness) -> bytes:
+def freshness_json(view: str, freshness: Freshness) -> bytes:
     """Return a member of a reply's freshness."""
     return b"%b:%b" % (_encode(view), _encode(asdict(freshness)))
 

@@ -17,27 +17,7 @@ from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.aggregates.fold import NEVER_MS
 from paimon_features.definitions.selection import Codes
 from paimon_features.online.store.markers import EpochContent, Marker
-
-
-@dataclass(frozen=True, slots=True)
-class ViewFreshness:
-    """The freshness of one view's values: the worst of the buckets that the request reads.
-
-    ``applied_snapshot`` is the snapshot of the tile table that every value includes,
-    ``commit_time_ms`` when it was committed. ``event_time_high_ms``, the high mark, is the newest
-    event time applied (None: no event yet), and ``event_time_low_ms``, the low mark, the oldest of
-    the buckets' newest event times (None: a bucket has no event yet). ``current_ms`` is the newest
-    time at which the materializer knew the store to be up to date with the table: it advances while
-    the source is idle, and stops when the materializer is dead or behind. ``stale``: ``current_ms``
-    is further back than the view's ``max_staleness``.
-    """
-
-    applied_snapshot: int
-    commit_time_ms: int
-    event_time_low_ms: int | None
-    event_time_high_ms: int | None
-    current_ms: int
-    stale: bool
+from paimon_features.serving.replies.freshness import Freshness
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +97,7 @@ class OnlineResponse:
         start: int,
         stop: int,
         keys: Mapping[str, Sequence[Any]],
-        freshness: Mapping[str, ViewFreshness],
+        freshness: Mapping[str, Freshness],
     ) -> None:
         self.batch = batch
         self.start, self.stop = start, stop

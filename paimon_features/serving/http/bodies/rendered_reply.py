@@ -15,8 +15,9 @@ from paimon_features.definitions.selection import Codes, all_present
 from paimon_features.serving.http.bodies.formats import Format
 from paimon_features.serving.http.http_errors import Headers
 from paimon_features.serving.reading.direct_read import DirectResponse
+from paimon_features.serving.replies.freshness import Freshness
 from paimon_features.serving.replies.reply_formats import arrow_stream, feast_json, message_pack
-from paimon_features.serving.replies.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.serving.replies.response import OnlineResponse, ResultBatch
 
 INTERACTIONS = "interactions"
 """The name under which computed features are counted where views are counted."""
@@ -36,7 +37,7 @@ class RenderedReply(msgspec.Struct, gc=False):
     """
 
     body: bytes
-    freshness: Mapping[str, ViewFreshness]
+    freshness: Mapping[str, Freshness]
     statuses: dict[str, list[int]] | None
 
 
@@ -107,7 +108,7 @@ def _views_of(selection: Selection) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(_views(selection)).items())
 
 
-def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
+def freshness_headers(freshness: Mapping[str, Freshness]) -> Headers:
     """Return ``X-Applied-Snapshot`` and ``X-Current-Ms``: ``view=number`` for each view."""
     return _headers(tuple((v, f.applied_snapshot, f.current_ms) for v, f in freshness.items()))
 

@@ -21,7 +21,7 @@ from paimon_features.online.store.markers import Marker, ViewState
 from paimon_features.online.store.store import Evictions, evicted_keys, may_evict
 from paimon_features.serving.http.definitions.definition_set import DefinitionSet
 from paimon_features.serving.reading.view_rows import WARN_AFTER_MS, is_behind, worst_freshness
-from paimon_features.serving.replies.response import ViewFreshness
+from paimon_features.serving.replies.freshness import Freshness
 
 TIMEOUT_S = 2.0
 """A store that has not responded within this time counts as not responding."""
@@ -38,7 +38,7 @@ class ViewHealth:
     """
 
     reason: str | None
-    freshness: ViewFreshness | None = None
+    freshness: Freshness | None = None
     generation: int | None = None
     epoch: str | None = None
     followed: bool = False
