@@ -9,12 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paimon_features.core.errors import (
-    DefinitionError,
-    RequestError,
-    UnknownNameError,
-    unknown_name,
-)
+from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.derived import DerivedView
 from paimon_features.definitions.entity import Entity
@@ -142,27 +137,18 @@ class Definitions:
 
     def _check_service(self, service: FeatureService) -> None:
         for ref in service.refs():
-            view = self.views.get(ref.view) or self.tables.get(ref.view)
-            if view is None or view.compiled.feature(ref.feature) is None:
-                available = (
-                    [*self.views, *self.tables]
-                    if view is None
-                    else [f.name for f in view.compiled.features]
-                )
-                message = (
-                    unknown_name("feature view", ref.view, available)
-                    if view is None
-                    else unknown_name("feature", ref.feature, available, f"view {ref.view!r}")
-                )
-                raise DefinitionError(f"service {service.name!r} refers to {ref}: {message}")
+            try:
+                self._interactions.feature_type(ref)
+            except DefinitionError as error:
+                raise DefinitionError(
+                    f"service {service.name!r} refers to {ref}: {error}"
+                ) from error
         try:
             self._outputs(service.items())
         except (DefinitionError, RequestError) as error:
             raise DefinitionError(f"service {service.name!r}: {error}") from error
 
-    def by_kind(
-        self,
-    ) -> Mapping[str, Mapping[str, Definition]]:
+    def by_kind(self) -> Mapping[str, Mapping[str, Definition]]:
         """Return all definitions, by the names of their kinds in the registry."""
         return {
             "entity": self.entities,

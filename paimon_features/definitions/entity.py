@@ -34,7 +34,6 @@ class Entity:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("entity", self.name)
         check_types(f"entity {self.name!r}: keys", self.keys)
         check_metadata("entity", self)
         if not self.keys and self.name != EVERYTHING:

@@ -13,6 +13,7 @@ from paimon_features.core.windows import floor_ms
 from paimon_features.definitions.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.definitions.aggregates.fold import Columns
 from paimon_features.definitions.compiled import CompiledView
+from paimon_features.definitions.skipped import NO_RULE, verdicts
 
 
 def event_columns(view: CompiledView, partials: Iterable[Partial] | None = None) -> list[str]:
@@ -32,14 +33,8 @@ def event_columns(view: CompiledView, partials: Iterable[Partial] | None = None)
 
 def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
     """Return the mask of events in the view's tiles: ``where`` holds and no skip rule applies."""
-    inside = np.ones(rows, np.bool_)
-    conditions = [rule.condition for rule in view.skip_rules]
-    for condition in conditions if view.where is None else [view.where, *conditions]:
-        holds = evaluate(condition, columns, rows)
-        inside &= (
-            holds.values.astype(np.bool_) if holds.valid is None else holds.valid & holds.values
-        )
-    return inside
+    members, broken = verdicts(view, columns, rows)
+    return members & (broken == NO_RULE)
 
 
 def partials_of(

@@ -156,6 +156,18 @@ class Interactions:
         # another thread may have been first; all must get one object
         return self._known.setdefault(interaction, compiled)
 
+    def feature_type(self, ref: FeatureRef) -> DataType:
+        """Return the type of a feature; ExpressionError for an unknown one."""
+        view = self.views.get(ref.view)
+        if view is None:
+            raise ExpressionError(unknown_name("feature view", ref.view, self.views))
+        feature = view.feature(ref.feature)
+        if feature is None:
+            names = [f.name for f in view.features]
+            owner = f"view {ref.view!r}"
+            raise ExpressionError(unknown_name("feature", ref.feature, names, owner))
+        return feature.type
+
     def _compile(self, interaction: Interaction, path: tuple[str, ...]) -> CompiledInteraction:
         scope = _Scope(self, interaction, path)
         parsed = parse(interaction.expression, scope)
@@ -204,7 +216,7 @@ class _Scope(Mapping[str, DataType]):
 
     def __getitem__(self, name: str) -> DataType:
         if ":" in name:
-            return self._feature(FeatureRef.parse(name))
+            return self._project.feature_type(FeatureRef.parse(name))
         kind = self._of.inputs.get(name)
         other = self._project.named.get(name)
         if kind is not None and other is not None:
@@ -221,17 +233,6 @@ class _Scope(Mapping[str, DataType]):
             )
         self.interactions.add(name)
         return self._project.compile(other, self._path).type
-
-    def _feature(self, ref: FeatureRef) -> DataType:
-        view = self._project.views.get(ref.view)
-        if view is None:
-            raise ExpressionError(unknown_name("feature view", ref.view, self._project.views))
-        feature = view.feature(ref.feature)
-        if feature is None:
-            names = [f.name for f in view.features]
-            owner = f"view {ref.view!r}"
-            raise ExpressionError(unknown_name("feature", ref.feature, names, owner))
-        return feature.type
 
     def __contains__(self, name: object) -> bool:
         return name in self._of.inputs or name in self._project.named

@@ -44,7 +44,6 @@ class RequestSource:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("request source", self.name)
         check_types(f"request source {self.name!r}: schema", self.schema)
         check_metadata("request source", self)
         if not self.schema:

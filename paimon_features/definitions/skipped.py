@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import SkippedEventsWarning
+from paimon_features.core.errors import SkippedEventsWarning, shortened
 from paimon_features.core.expressions.evaluate import Program
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.definitions.aggregates import Aggregate
@@ -121,7 +121,9 @@ def describe_skipped(view: CompiledView, skipped: SkippedEvents) -> str:
     why = reasons.get(rule.reason, "{}").format(rule.detail)
     where_from = [name for name in (*view.keys, view.source.event_time) if name in example]
     values = [n for n in example if n in rule.condition.columns and n not in where_from]
-    shown = ", ".join(f"{name}={_shown(example[name])}" for name in (*values, *where_from))
+    shown = ", ".join(
+        f"{name}={shortened(repr(example[name]), _SHOWN)}" for name in (*values, *where_from)
+    )
     infinite = any(map(_is_infinite, map(example.get, values)))
     return f"{skipped.events:,} with {why} (for example {shown}): {_advice(view, rule, infinite)}"
 
@@ -168,8 +170,3 @@ def _row(columns: Mapping[str, Column], names: Sequence[str], row: int) -> dict[
         name: columns[name].values[row : row + 1].tolist()[0] if columns[name].mask[row] else None
         for name in names
     }
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

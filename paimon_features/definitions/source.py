@@ -72,7 +72,6 @@ class EventSource:
     partition_days: int | str | None = None
 
     def __post_init__(self) -> None:
-        check_name("source", self.name)
         check_types(f"source {self.name!r}: schema", self.schema)
         check_metadata("source", self)
         for column in self.schema:

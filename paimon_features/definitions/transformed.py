@@ -238,7 +238,10 @@ class Transformations:
                 f"{fitted}, of kind {fitted.kind}, returns texts, but a transformed feature is a "
                 "number or a list of numbers; append an encoder in a Pipeline"
             )
-        types = [self._type(part) for part in parts]
+        types = [
+            self.interactions.feature_type(part) if isinstance(part, FeatureRef) else part.type
+            for part in parts
+        ]
         for index, (part, kind) in enumerate(zip(parts, types, strict=True)):
             if not transformer.accepts(index, kind):
                 raise DefinitionError(
@@ -287,19 +290,6 @@ class Transformations:
                 raise DefinitionError(f"{message}; a feature is written view:feature")
             return self.interactions.compile(interaction)
         return FeatureRef.parse(part)
-
-    def _type(self, part: TransformerInput) -> DataType:
-        if not isinstance(part, FeatureRef):
-            return part.type
-        view = self.interactions.views.get(part.view)
-        if view is None:
-            raise DefinitionError(unknown_name("feature view", part.view, self.interactions.views))
-        feature = view.feature(part.feature)
-        if feature is None:
-            names = [f.name for f in view.features]
-            owner = f"view {part.view!r}"
-            raise DefinitionError(unknown_name("feature", part.feature, names, owner))
-        return feature.type
 
     def _version(self, fitted: Fitted) -> FittedVersion:
         cached = self._versions.get(fitted)

@@ -122,6 +122,9 @@ class Decayed(Aggregate):
     def output_type(self, scope: Scope) -> DataType:
         return Float64
 
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        return Finished(Column(or_zero(merged[0]) * np.exp2(-reading.since_ms / self.half_life_ms)))
+
 
 @dataclass(frozen=True)
 class DecayedSum(Decayed):
@@ -143,9 +146,6 @@ class DecayedSum(Decayed):
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         return (self._sum_partial(scope),)
-
-    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        return Finished(Column(or_zero(merged[0]) * np.exp2(-reading.since_ms / self.half_life_ms)))
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,6 @@ class DecayedCount(Decayed):
         if self.column is not None:
             self._input_type(scope)
         return (self._weight_partial(),)
-
-    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        return Finished(Column(or_zero(merged[0]) * np.exp2(-reading.since_ms / self.half_life_ms)))
 
 
 @dataclass(frozen=True)

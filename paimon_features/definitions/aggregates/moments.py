@@ -44,8 +44,51 @@ FLOATS_LEAVE_ROUNDING = (
 )
 
 
+class Centered(Numeric):
+    """Shared by the aggregates of moments, whose float sums are of the distances from ``center``.
+
+    The field itself is each subclass's own: its place among the others is part of the digests of
+    definitions.
+    """
+
+    center: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not np.isfinite(self.center):
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): center={self.center!r} is not finite"
+            )
+
+    def _shifted(self) -> tuple[str, str]:
+        """Return the distance from the center as an expression, and its name."""
+        value, name = f"CAST({self.column} AS float64)", f"{self.column}"
+        if self.center == 0:
+            return value, name
+        number = repr(float(self.center))
+        safe = number.replace("-", "m").replace(".", "p").replace("+", "")
+        return f"({value} - ({number}))", f"{name}_c{safe}"
+
+    def _check_no_center(self, scale: int) -> None:
+        if self.center != 0:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): center= is for floats; "
+                f"this column is summed exactly (scale {scale}) and needs none"
+            )
+
+    def why_not_retractable(self, scope: Scope) -> str | None:
+        return None if self.scale_of(scope) is not None else FLOATS_LEAVE_ROUNDING
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Float64
+
+    def accuracy(self, scope: Scope) -> str:
+        exact = "the float nearest to the exact value"
+        return "six digits, or ILL_CONDITIONED" if self.scale_of(scope) is None else exact
+
+
 @dataclass(frozen=True)
-class Variance(Numeric):
+class Variance(Centered):
     """Variance with ``ddof`` (0: of the population); null for ``n <= ddof`` values.
 
     ``center`` is a number near the mean of a float column; the nearer, the better the
@@ -73,30 +116,18 @@ class Variance(Numeric):
             raise DefinitionError(
                 f"{self.kind}({self.column!r}): ddof={self.ddof!r}; expected 0, 1"
             )
-        if not np.isfinite(self.center):
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): center={self.center!r} is not finite"
-            )
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         scale = self.scale_of(scope)
         if scale is None:
-            if self.center == 0:
-                shifted, name = f"CAST({self.column} AS float64)", f"{self.column}"
-            else:
-                shifted = f"(CAST({self.column} AS float64) - ({float(self.center)!r}))"
-                name = f"{self.column}_c" + safe_number(self.center)
+            shifted, name = self._shifted()
             guards = (bound_guard(shifted, SQUARE_BOUND if self.bound is None else self.bound),)
             return (
                 self._partial(f"shifted_{name}", Float64, Merge.SUM, shifted, guards=guards),
                 self._partial(f"square_{name}", Float64, Merge.SUM, f"{shifted} * {shifted}"),
                 self._count_partial(),
             )
-        if self.center != 0:
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): center= is for floats; "
-                f"this column is summed exactly (scale {scale}) and needs none"
-            )
+        self._check_no_center(scale)
         total = self._value_partial(scope, Merge.SUM, "sum")
         unit = f"scaled_int({self.column}, {scale})"
         high, low = f"({unit} // {LIMB})", f"({unit} % {LIMB})"
@@ -121,16 +152,6 @@ class Variance(Numeric):
             self._partial(f"low2_{name}", Int64, Merge.SUM, f"{low} * {low}"),
             self._count_partial(),
         )
-
-    def why_not_retractable(self, scope: Scope) -> str | None:
-        return None if self.scale_of(scope) is not None else FLOATS_LEAVE_ROUNDING
-
-    def output_type(self, scope: Scope) -> DataType:
-        return Float64
-
-    def accuracy(self, scope: Scope) -> str:
-        exact = "the float nearest to the exact value"
-        return "six digits, or ILL_CONDITIONED" if self.scale_of(scope) is None else exact
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         count = or_zero(merged[-1]).astype(np.int64)
@@ -214,8 +235,3 @@ class StdDev(Variance):
 
     def _of_floats(self, variances: Floats) -> Floats:
         return np.sqrt(variances)
-
-
-def safe_number(number: float) -> str:
-    """Return a number as part of a column name."""
-    return repr(float(number)).replace("-", "m").replace(".", "p").replace("+", "")

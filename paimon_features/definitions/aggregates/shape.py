@@ -14,16 +14,15 @@ the mean; where this leaves fewer than about six digits, the value is null and f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import DefinitionError
 from paimon_features.core.types.array_types import Floats, Ints
-from paimon_features.core.types.schema import DataType, Float64, Int64
+from paimon_features.core.types.schema import Float64, Int64
 from paimon_features.definitions.aggregates.base import (
     Finished,
     Guard,
@@ -32,8 +31,8 @@ from paimon_features.definitions.aggregates.base import (
     Reading,
     Scope,
 )
-from paimon_features.definitions.aggregates.basic import Numeric, bound_guard, or_zero
-from paimon_features.definitions.aggregates.moments import FLOATS_LEAVE_ROUNDING, safe_number
+from paimon_features.definitions.aggregates.basic import bound_guard, or_zero
+from paimon_features.definitions.aggregates.moments import Centered
 from paimon_features.definitions.aggregates.rounding import root_of_fraction
 
 HALF = 2**30
@@ -43,7 +42,7 @@ POWERS = {2: 2, 3: 3, 4: 4}
 
 
 @dataclass(frozen=True)
-class _Shape(Numeric):
+class _Shape(Centered):
     """Shared by Skewness and Kurtosis."""
 
     center: float = field(default=0.0, kw_only=True)
@@ -51,13 +50,6 @@ class _Shape(Numeric):
     highest: ClassVar[int]
     max_condition: ClassVar[float]
     float_bound: ClassVar[float]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not np.isfinite(self.center):
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): center={self.center!r} is not finite"
-            )
 
     @property
     def _powers(self) -> range:
@@ -67,11 +59,7 @@ class _Shape(Numeric):
         scale = self.scale_of(scope)
         if scale is None:
             return (*self._float_partials(), self._count_partial())
-        if self.center != 0:
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): center= is for floats; "
-                f"this column is summed exactly (scale {scale}) and needs none"
-            )
+        self._check_no_center(scale)
         name = f"{self.column}" + (f"_s{scale}" if scale else "")
         limbs = _limbs(f"scaled_int({self.column}, {scale})")
         guards = (self._unit_guard(scope, scale),)
@@ -86,10 +74,7 @@ class _Shape(Numeric):
         )
 
     def _float_partials(self) -> tuple[Partial, ...]:
-        shifted, name = f"CAST({self.column} AS float64)", f"{self.column}"
-        if self.center != 0:
-            shifted = f"({shifted} - ({float(self.center)!r}))"
-            name += "_c" + safe_number(self.center)
+        shifted, name = self._shifted()
         bound = self.float_bound if self.bound is None else min(self.bound, self.float_bound)
         guards = (bound_guard(shifted, bound),)
         names = ["shifted", "square", "cube", "fourth"]
@@ -108,12 +93,6 @@ class _Shape(Numeric):
         if self._numeric_type(scope).is_integer and scale == 0:
             return bound_guard(f"{self.column}", HALF, floating=False)
         return bound_guard(f"CAST({self.column} AS float64)", HALF / 10**scale)
-
-    def why_not_retractable(self, scope: Scope) -> str | None:
-        return None if self.scale_of(scope) is not None else FLOATS_LEAVE_ROUNDING
-
-    def output_type(self, scope: Scope) -> DataType:
-        return Float64
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         sums = [or_zero(column) for column in merged]
@@ -146,22 +125,17 @@ class _Shape(Numeric):
         good = ~none & reliable & (m2 > 0)
         values = np.zeros(len(n))
         if good.any():
-            chosen = [column[good] for column in (n, mean, m2, *sums)]
-            values[good] = self.shape(*chosen)
+            chosen = [column[good] for column in sums]
+            values[good] = self.shape(n[good], mean[good], m2[good], chosen)
         return Finished(Column(values, good), ~none & ~good)
 
     def exact(self, n: int, sums: Sequence[int]) -> float | None:
         """Return the value from the exact sums of powers; None if all values are equal."""
         raise NotImplementedError
 
-    @property
-    def shape(self) -> Callable[..., Floats]:
-        """The value from ``n``, mean, ``M2`` and the sums of powers around the center."""
+    def shape(self, n: Floats, mean: Floats, m2: Floats, sums: Sequence[Floats]) -> Floats:
+        """Return the value from ``n``, mean, ``M2`` and the sums of powers around the center."""
         raise NotImplementedError
-
-    def accuracy(self, scope: Scope) -> str:
-        exact = "the float nearest to the exact value"
-        return "six digits, or ILL_CONDITIONED" if self.scale_of(scope) is None else exact
 
 
 @dataclass(frozen=True)
@@ -191,9 +165,12 @@ class Skewness(_Shape):
         m3 = n * n * s3 - 3 * n * s1 * s2 + 2 * s1**3
         return None if m2 <= 0 else math.copysign(root_of_fraction(m3 * m3, m2**3), m3)
 
-    @property
-    def shape(self) -> Callable[..., Floats]:
-        return _float_skewness
+    def shape(self, n: Floats, mean: Floats, m2: Floats, sums: Sequence[Floats]) -> Floats:
+        s1, s2, s3 = sums
+        m3 = s3 - 3 * mean * s2 + 2 * mean * mean * s1
+        spread = np.sqrt(m2 / n)
+        values: Floats = m3 / n / spread / spread / spread
+        return values
 
 
 @dataclass(frozen=True)
@@ -219,26 +196,11 @@ class Kurtosis(_Shape):
         m4 = n**3 * s4 - 4 * n * n * s1 * s3 + 6 * n * s1 * s1 * s2 - 3 * s1**4
         return None if m2 <= 0 else (m4 - 3 * m2 * m2) / (m2 * m2)
 
-    @property
-    def shape(self) -> Callable[..., Floats]:
-        return _float_kurtosis
-
-
-def _float_skewness(
-    n: Floats, mean: Floats, m2: Floats, s1: Floats, s2: Floats, s3: Floats
-) -> Floats:
-    m3 = s3 - 3 * mean * s2 + 2 * mean * mean * s1
-    spread = np.sqrt(m2 / n)
-    values: Floats = m3 / n / spread / spread / spread
-    return values
-
-
-def _float_kurtosis(
-    n: Floats, mean: Floats, m2: Floats, s1: Floats, s2: Floats, s3: Floats, s4: Floats
-) -> Floats:
-    m4 = s4 - 4 * mean * s3 + 6 * mean * mean * s2 - 3 * mean * mean * mean * s1
-    values: Floats = m4 / m2 * n / m2 - 3
-    return values
+    def shape(self, n: Floats, mean: Floats, m2: Floats, sums: Sequence[Floats]) -> Floats:
+        s1, s2, s3, s4 = sums
+        m4 = s4 - 4 * mean * s3 + 6 * mean * mean * s2 - 3 * mean * mean * mean * s1
+        values: Floats = m4 / m2 * n / m2 - 3
+        return values
 
 
 def _limbs(unit: str) -> dict[int, tuple[str, ...]]:
