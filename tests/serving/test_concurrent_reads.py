@@ -14,7 +14,6 @@ import pytest
 
 from paimon_features.core.errors import (
     OnlineStoreError,
-    OverloadedError,
     PaimonFeaturesError,
 )
 from paimon_features.core.types.schema import Int64, String
@@ -31,6 +30,7 @@ from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.reference.features import answer
 from paimon_features.testing.sizes import many
+from tests.serving.coalesced import answered
 from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
@@ -230,14 +230,15 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
     async def send_queries(coalescer: Coalescer, rng: random.Random) -> None:
         while not done.is_set():
             replies.append(
-                await coalescer.get(FeatureQuery(SELECTION, {"user": random_users(rng)}))
+                await answered(coalescer, FeatureQuery(SELECTION, {"user": random_users(rng)}))
             )
 
     async def give_up(coalescer: Coalescer) -> None:
         while not done.is_set():
             try:
-                await coalescer.get(FeatureQuery(SELECTION, {"user": [1]}), timeout_s=0.0005)
-            except OverloadedError:
+                async with asyncio.timeout(0.0005):
+                    await answered(coalescer, FeatureQuery(SELECTION, {"user": [1]}))
+            except TimeoutError:
                 continue
 
     async def main() -> None:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol
 
 from paimon_features.core.errors import (
     DefinitionError,
@@ -22,7 +22,6 @@ from paimon_features.serving.reading.store_reads import StoreRead
 from paimon_features.serving.replies.response import OnlineResponse
 
 LOGGER = logging.getLogger("paimon_features.serve")
-T = TypeVar("T")
 
 MAX_ROWS = 256
 """Most entities read together by default. More would be no cheaper, and while the values of one
@@ -138,56 +137,6 @@ class Coalescer:
         """The number of queries that wait for the next read."""
         return len(self._waiting)
 
-    @overload
-    async def get(
-        self, query: FeatureQuery, *, timeout_s: float | None = None
-    ) -> OnlineResponse: ...
-    @overload
-    async def get(
-        self,
-        query: FeatureQuery,
-        render: Callable[[OnlineResponse], T],
-        *,
-        timeout_s: float | None = None,
-    ) -> T: ...
-    async def get(
-        self,
-        query: FeatureQuery,
-        render: Callable[[OnlineResponse], Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Any:
-        """Return the response to one query, or what ``render`` returns for it.
-
-        A query that is cancelled while it waits is not read.
-
-        Raises
-        ------
-        OverloadedError
-            At once if ``max_waiting`` queries are waiting, or after ``timeout_s``.
-        PaimonFeaturesError
-            As ``FeatureFetcher.get`` does.
-        """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-
-        def deliver(result: Any) -> None:
-            if answer.done():
-                return
-            if isinstance(result, BaseException):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
-
-        pending = self.submit(query, render, deliver)
-        timer = None if timeout_s is None else loop.call_later(timeout_s, _late, pending, timeout_s)
-        try:
-            return await answer
-        finally:
-            pending.give_up()
-            if timer is not None:
-                timer.cancel()
-
     def submit(
         self,
         query: FeatureQuery,
@@ -195,8 +144,13 @@ class Coalescer:
         deliver: Callable[[Any], None],
         on_store_read: OnStoreRead | None = None,
     ) -> PendingQuery:
-        """Return as ``get`` without waiting: ``deliver`` gets the answer, or an exception,
-        later."""
+        """Read a query: ``deliver`` gets its response, what ``render`` returns for it, or an error.
+
+        Raises
+        ------
+        OverloadedError
+            If ``max_waiting`` queries are waiting.
+        """
         self._check_room()
         pending = PendingQuery(query, self.fetcher, render, deliver, on_store_read)
         self._waiting.append(pending)
@@ -410,7 +364,3 @@ def _rows(query: FeatureQuery) -> int:
         except TypeError:
             return 1
     return 0
-
-
-def _late(pending: PendingQuery, timeout_s: float) -> None:
-    pending.deliver(OverloadedError(f"no answer within {timeout_s * 1000:,.0f} ms; retry later"))
