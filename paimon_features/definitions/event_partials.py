@@ -34,7 +34,8 @@ def event_columns(view: CompiledView, partials: Iterable[Partial] | None = None)
 def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
     """Return the mask of events in the view's tiles: ``where`` holds and no skip rule applies."""
     members, broken = verdicts(view, columns, rows)
-    return members & (broken == NO_RULE)
+    inside: Bools = members & (broken == NO_RULE)
+    return inside
 
 
 def partials_of(

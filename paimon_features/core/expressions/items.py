@@ -127,9 +127,10 @@ def decode_items(items: Sequence[str], kind: DataType, parts: int = 1) -> list[A
 
 def _ints_of(texts: Sequence[str]) -> list[int]:
     try:
-        return np.fromiter(map(_int_of, texts), np.int64, len(texts)).tolist()
+        values: list[int] = np.fromiter(map(_int_of, texts), np.int64, len(texts)).tolist()
     except (ValueError, IndexError, OverflowError) as error:
         raise DamagedValueError(f"an item is not an integer ({error})") from error
+    return values
 
 
 def _int_of(text: str) -> int:

@@ -219,7 +219,7 @@ class DeploySettings:
 
 
 NAMED_SETTINGS = {
-    one.name: NamedSetting(one.name, one.default, **one.metadata)
+    one.name: NamedSetting(one.name, getattr(DeploySettings(), one.name), **one.metadata)
     for one in fields(DeploySettings)
     if one.metadata
 }
