@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from paimon_features._version import __version__
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
@@ -219,7 +219,7 @@ class DeploySettings:
 
 
 NAMED_SETTINGS = {
-    one.name: NamedSetting(one.name, getattr(DeploySettings(), one.name), **one.metadata)
+    one.name: NamedSetting(one.name, cast("str | int | None", one.default), **one.metadata)
     for one in fields(DeploySettings)
     if one.metadata
 }
