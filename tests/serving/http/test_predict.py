@@ -297,7 +297,7 @@ def test_a_version_may_be_named(client: Any) -> None:
         assert answer.json["version"] == version
     status, code, detail = predict(client, {"entities": {"user": [1]}, "version": 7}).problem
     assert (status, code) == (404, "unknown_name")
-    assert "no version 7" in detail
+    assert "unknown version 7" in detail
     assert "1, 2" in detail
 
 
