@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from paimon_features.core.errors import SnapshotExpiredError
 from paimon_features.lake.metadata.snapshots import Snapshot, latest_snapshot, snapshot, snapshots
@@ -56,7 +56,8 @@ def advance(
     work.applied = min(marker.applied_snapshot for marker in markers.values())
     try:
         _check_history(shard, content.table, markers, latest)
-        one_pass = _Pass(shard, work, content, epoch, markers, latest, now_ms)
+        one_pass = _Pass(shard, work, content, epoch, latest, now_ms)
+        one_pass.plan(markers)
         held: dict[str, None] = {}
         for bucket in buckets:
             try:
@@ -84,32 +85,23 @@ def _check_history(
             raise RebuildNeeded(f"snapshot {applied} differs from the one that was applied")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
     """One pass over the table: finds the files of each bucket and applies them."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        work: PassRecorder,
-        content: EpochContent,
-        epoch: str,
-        markers: Mapping[int, Marker],
-        latest: Snapshot | None,
-        now_ms: int,
-    ) -> None:
-        self._shard = shard
-        self._work = work
-        self._content = content
-        self._epoch = epoch
-        self._latest = latest
-        self._now_ms = now_ms
-        self._files: dict[int, Files] = {bucket: [] for bucket in markers}
-        self._seen: dict[int, Snapshot] = {}
-        self._plan(markers)
+    shard: Shard
+    work: PassRecorder
+    content: EpochContent
+    epoch: str
+    latest: Snapshot | None
+    now_ms: int
+    _files: dict[int, Files] = field(default_factory=dict)
+    _seen: dict[int, Snapshot] = field(default_factory=dict)
 
-    def _plan(self, markers: Mapping[int, Marker]) -> None:
+    def plan(self, markers: Mapping[int, Marker]) -> None:
         """Collect the files to apply per bucket, and the snapshots read."""
-        latest, lake, table = self._latest, self._shard.lake, self._content.table
+        self._files.update((bucket, []) for bucket in markers)
+        latest, lake, table = self.latest, self.shard.lake, self.content.table
         lowest = min(marker.applied_snapshot for marker in markers.values())
         if latest is None or latest.id <= lowest:
             return
@@ -119,9 +111,9 @@ class _Pass:
             later = {b: high_ms[b] for b, m in markers.items() if m.applied_snapshot < one.id}
             if one.kind not in ("COMPACT", "ANALYZE"):
                 delta = read_delta(lake, table, one.id)
-                for bucket, files in added_files(self._shard.view, delta, later).items():
+                for bucket, files in added_files(self.shard.view, delta, later).items():
                     self._files[bucket] += [(one.id, file) for file in files]
-                    self._work.expected += sum(file.rows for file in files)
+                    self.work.expected += sum(file.rows for file in files)
             if one.id >= latest.id or len(self._seen) == MAX_SNAPSHOTS:
                 return
 
@@ -135,16 +127,16 @@ class _Pass:
         RebuildNeeded, SnapshotExpiredError
             If the bucket's marker or a file no longer exists.
         """
-        keys = self._shard.keys.bucket(self._epoch, bucket)
-        lease = self._shard.take(keys)
+        keys = self.shard.keys.bucket(self.epoch, bucket)
+        lease = self.shard.take(keys)
         # the stored marker is authoritative, together with the run in which it was read
-        run, (raw,) = self._shard.store.run_and_values([keys.marker])
+        run, (raw,) = self.shard.store.run_and_values([keys.marker])
         if raw is None:
             raise RecordsLost(f"the marker of bucket {bucket} is lost")
         marker = Marker.from_bytes(raw)
-        newest = 0 if self._latest is None else self._latest.id
+        newest = 0 if self.latest is None else self.latest.id
         pending = [(at, file) for at, file in self._files[bucket] if at > marker.applied_snapshot]
-        for group, up_to in groups(pending, max(self._seen, default=0), self._shard.max_rows):
+        for group, up_to in groups(pending, max(self._seen, default=0), self.shard.max_rows):
             if up_to <= marker.applied_snapshot:
                 continue
             try:
@@ -161,24 +153,24 @@ class _Pass:
                 current_ms=max(
                     marker.current_ms,
                     # the clock of another host may be ahead
-                    self._now_ms if up_to >= newest else min(self._now_ms, commit.time_ms),
+                    self.now_ms if up_to >= newest else min(self.now_ms, commit.time_ms),
                 ),
                 fence=lease.fence,
-                followed=self._shard.followed,
+                followed=self.shard.followed,
             )
-            if not self._shard.move(keys, marker, moved, run):
+            if not self.shard.move(keys, marker, moved, run):
                 return  # another materializer was faster: the next pass reads its marker
-            self._shard.known.advance(bucket, marker, moved, seen)
+            self.shard.known.advance(bucket, marker, moved, seen)
             marker = moved
-        due = self._now_ms - marker.current_ms >= PULSE_MS
-        if marker.applied_snapshot >= newest and (due or marker.followed != self._shard.followed):
+        due = self.now_ms - marker.current_ms >= PULSE_MS
+        if marker.applied_snapshot >= newest and (due or marker.followed != self.shard.followed):
             pulse = replace(
                 marker,
-                current_ms=max(marker.current_ms, self._now_ms),
+                current_ms=max(marker.current_ms, self.now_ms),
                 fence=lease.fence,
-                followed=self._shard.followed,
+                followed=self.shard.followed,
             )
-            self._shard.move(keys, marker, pulse, run)
+            self.shard.move(keys, marker, pulse, run)
 
     def _apply(
         self, keys: BucketKeys, bucket: int, files: Files, up_to: int, marker: Marker, run: str
@@ -191,12 +183,12 @@ class _Pass:
         seen: list[SeenEntities] = []
         if not files:
             return high_ms, seen
-        shard, work = self._shard, self._work
-        writer = shard.writer(keys, bucket, self._content, marker, run)
+        shard, work = self.shard, self.work
+        writer = shard.writer(keys, bucket, self.content, marker, run)
         alive = shard.alive(keys)
 
         def missing(entities: Sequence[bytes]) -> None:
-            lost = shard.known.lost(self._content, bucket, marker, entities, alive)
+            lost = shard.known.lost(self.content, bucket, marker, entities, alive)
             if lost:
                 raise RecordsLost(f"the online store has lost records of bucket {bucket}: {lost}")
 
@@ -204,7 +196,7 @@ class _Pass:
             high_ms = max(high_ms, new.newest_ms)
             work.records += writer.apply(new, up_to, high_ms, missing)
             work.tiles += len(new.cells)
-            work.report(self._latest)
+            work.report(self.latest)
             seen.append(SeenEntities.in_delta(new))
         return high_ms, seen
 

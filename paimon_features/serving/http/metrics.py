@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -250,18 +251,16 @@ def page(counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool) 
     return text
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Collector:
-    def __init__(
-        self, counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool
-    ) -> None:
-        self._counts = counts
-        self._now_s = now_s
-        self._definitions_ms = definitions_ms
-        self._ok = ok
+    counts: Sequence[Counts]
+    now_s: float
+    definitions_ms: int
+    ok: bool
 
     def collect(self) -> Iterator[Metric]:
         """Yield each family of metrics, summed over the workers."""
-        alive = [c for c in self._counts if self._now_s - c.written_s < KEPT_S]
+        alive = [c for c in self.counts if self.now_s - c.written_s < KEPT_S]
         yield from self._of_requests()
         yield from self._of_clients()
         yield from self._of_reads()
@@ -273,18 +272,18 @@ class _Collector:
         held = sum(c.buffered_bytes for c in alive)
         yield _gauge("buffered_bytes", "Bytes of requests and replies in memory.", held)
         yield _gauge("workers", "Workers that are running.", len(alive))
-        starts = sum(c.starts for c in self._counts)
+        starts = sum(c.starts for c in self.counts)
         yield _counter("worker_starts", "Starts of workers.", {(): starts})
         yield _gauge("definitions_loaded_seconds", "When these definitions were loaded, Unix.",
-                     self._definitions_ms / 1_000)  # fmt: skip
+                     self.definitions_ms / 1_000)  # fmt: skip
         yield _gauge(
-            "definitions_ok", "Whether the last attempt to load them succeeded.", int(self._ok)
+            "definitions_ok", "Whether the last attempt to load them succeeded.", int(self.ok)
         )
 
     def _of_requests(self) -> Iterator[Metric]:
         requests: dict[tuple[str, ...], float] = {}
         latency: dict[str, HistogramCounts] = {}
-        for counts in self._counts:
+        for counts in self.counts:
             for route, by_status in counts.requests.items():
                 for status, count in by_status.items():
                     requests[route, status] = requests.get((route, status), 0) + count
@@ -294,22 +293,22 @@ class _Collector:
         text = "From a request's head to its reply."
         yield _histogram("request_seconds", text, latency, LATENCIES_S, ("route",))
         yield self._summed("refused", "Requests that were not accepted.", "reason",
-                           [c.refused for c in self._counts])  # fmt: skip
+                           [c.refused for c in self.counts])  # fmt: skip
         yield self._summed("connections_closed", "Connections that the server ended.", "reason",
-                           [c.closed for c in self._counts])  # fmt: skip
+                           [c.closed for c in self.counts])  # fmt: skip
         yield self._summed("reloads", "Attempts to reload the definitions.", "result",
-                           [c.reloads for c in self._counts])  # fmt: skip
-        if any(c.logged for c in self._counts):
+                           [c.reloads for c in self.counts])  # fmt: skip
+        if any(c.logged for c in self.counts):
             yield self._summed("request_log_rows", "Rows of the request log: written, dropped.",
-                               "result", [c.logged for c in self._counts])  # fmt: skip
-        if any(c.logged_predictions for c in self._counts):
+                               "result", [c.logged for c in self.counts])  # fmt: skip
+        if any(c.logged_predictions for c in self.counts):
             yield self._summed("prediction_log_rows",
                                "Rows of the prediction log: written, dropped.",
-                               "result", [c.logged_predictions for c in self._counts])  # fmt: skip
+                               "result", [c.logged_predictions for c in self.counts])  # fmt: skip
 
     def _of_clients(self) -> Iterator[Metric]:
         totals: dict[tuple[str, ...], list[int]] = {}
-        for counts in self._counts:
+        for counts in self.counts:
             for label, client_counts in counts.clients.items():
                 sums = totals.setdefault((label,), [0, 0, 0])
                 for number, count in enumerate(client_counts):
@@ -321,16 +320,16 @@ class _Collector:
 
     def _of_reads(self) -> Iterator[Metric]:
         entities = HistogramCounts.over(ENTITIES)
-        for counts in self._counts:
+        for counts in self.counts:
             _add(entities, counts.entities)
         yield _histogram("request_entities", "Entities of a request.", {"": entities}, ENTITIES)
         rows = int(entities.total)
         yield _counter("entity_rows", "Entities whose features were read.", {(): rows})
-        values = sum(c.values for c in self._counts)
+        values = sum(c.values for c in self.counts)
         yield _counter("feature_values", "Values in replies.", {(): values})
-        names = sorted({name for counts in self._counts for name in counts.reads})
+        names = sorted({name for counts in self.counts for name in counts.reads})
         for name in names:
-            total = sum(c.reads.get(name, 0) for c in self._counts)
+            total = sum(c.reads.get(name, 0) for c in self.counts)
             yield _counter(name, READS.get(name, name), {(): total})
 
     def _of_models(self, alive: Sequence[Counts]) -> Iterator[Metric]:
@@ -342,11 +341,11 @@ class _Collector:
         for name in sorted({name for c in alive for name in c.model_ok}):
             loaded.add_metric([name], int(all(c.model_ok.get(name, True) for c in alive)))
         yield loaded
-        if not any(c.predictions or c.network or c.shadows for c in self._counts):
+        if not any(c.predictions or c.network or c.shadows for c in self.counts):
             return  # a server without models
         rows: dict[tuple[str, ...], float] = {}
         shadows: dict[tuple[str, ...], list[float]] = {}
-        for counts in self._counts:
+        for counts in self.counts:
             for name, count in counts.predictions.items():
                 key = tuple(name.split("@"))
                 rows[key] = rows.get(key, 0) + count
@@ -360,7 +359,7 @@ class _Collector:
             totals = {key: sums[place] for key, sums in shadows.items()}
             yield _counter(name, text, totals, labels)
         for name, text in _NETWORK.items():
-            total = sum(c.network.get(name, 0) for c in self._counts)
+            total = sum(c.network.get(name, 0) for c in self.counts)
             if name.endswith("_us"):
                 yield _counter(name.removesuffix("_us") + "_seconds", text, {(): total / 1e6})
             else:
@@ -370,7 +369,7 @@ class _Collector:
 
     def _of_views(self, alive: Sequence[Counts]) -> Iterator[Metric]:
         statuses: dict[tuple[str, ...], float] = {}
-        for counts in self._counts:
+        for counts in self.counts:
             for view, view_counts in counts.statuses.items():
                 for status, count in zip(Status, view_counts, strict=False):
                     key = (view, status.name)
@@ -407,7 +406,7 @@ class _Collector:
         )
         for view, marks in sorted(newest.items()):
             snapshot.add_metric([view], marks.applied_snapshot)
-            age.add_metric([view], max(self._now_s - marks.current_ms / 1_000, 0.0))
+            age.add_metric([view], max(self.now_s - marks.current_ms / 1_000, 0.0))
             stale.add_metric([view], int(marks.stale))
             behind.add_metric([view], int(marks.behind))
             for family, mark_ms in ((low, marks.low_ms), (high, marks.high_ms)):

@@ -42,7 +42,6 @@ def log_schema() -> pa.Schema:
 COMPUTED = ""
 """The view's name in the row of values computed for an entity: interactions, and
 transformed features."""
-_EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 class EntityText:
@@ -222,11 +221,6 @@ def plain(kind: DataType, values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def dumps(value: object) -> str:
-    """Return canonical JSON text; ValueError for a number that is not finite."""
-    return _encode(value)
-
-
 def loads(kind: DataType, value: Any) -> Any:
     """Return the value that ``dumps`` wrote, from parsed JSON and its type."""
     if value is None:
@@ -259,14 +253,14 @@ def _as_text(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dt.datetime):  # in a list
-        since = value.replace(tzinfo=None) - dt.datetime(1970, 1, 1)
-        return since // dt.timedelta(milliseconds=1)
+        return (value.replace(tzinfo=None) - _TIME_0) // _MS
     if isinstance(value, dt.date):
-        return (value - _EPOCH_DAY).days
+        return (value - _DAY_0).days
     raise TypeError(f"{type(value).__name__} is not a feature type")
 
 
 # made once: json.dumps would make one for each value
-_encode = json.JSONEncoder(
+dumps = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_text
 ).encode
+"""Returns canonical JSON text; ValueError for a number that is not finite."""

@@ -5,21 +5,14 @@ Means are fractions until their last step; a category is looked for in a list.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from paimon_features.testing.reference.numeric import Made, Row, missing
 from paimon_features.transformers.murmur import hash_text
 
-Row = Sequence[Any]
-Made = tuple[list[Any], bool]
 Smooth = float | str
-
-
-def missing(value: Any) -> bool:
-    """Return True for null and NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def place(value: Any, among: Row) -> int:

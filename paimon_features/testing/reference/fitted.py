@@ -7,30 +7,17 @@ null, and NaN is a number that is not known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paimon_features.testing.reference import categorical as reference_categorical
 from paimon_features.testing.reference import models as reference_models
-from paimon_features.testing.reference.numeric import NUMERIC_KINDS
-
-Row = Sequence[Any]
-Made = tuple[list[Any], bool]
-"""The values of a row, and whether a transformer refuses it (then the values mean nothing)."""
+from paimon_features.testing.reference.numeric import NUMERIC_KINDS, Made, Row, of_each
 
 
 def row_of(params: Mapping[str, Any], row: Row) -> Made:
     """Return what the transformer with these parameters makes of a row."""
     return KINDS[params["kind"]](params, row)
-
-
-def each(step: Callable[[Mapping[str, Any], int, float], float]) -> Callable[..., Made]:
-    """Return a kind that makes one number of each number, and null of null."""
-
-    def made(params: Mapping[str, Any], row: Row) -> Made:
-        return [None if v is None else step(params, i, float(v)) for i, v in enumerate(row)], False
-
-    return made
 
 
 def _standard(params: Mapping[str, Any], index: int, value: float) -> float:
@@ -78,11 +65,11 @@ KINDS: dict[str, Callable[[Mapping[str, Any], Row], Made]] = {
     "frozen": lambda params, row: row_of(params["transformer"], row),
     "hashing_encoder": reference_categorical.hashing,
     "one_hot_encoder": reference_categorical.one_hot,
-    "passthrough": each(lambda params, index, value: value),
+    "passthrough": of_each(lambda params, index, value: value),
     "pipeline": _pipeline,
     "target_encoder": reference_categorical.target,
-    "standard_scaler": each(_standard),
-    "min_max_scaler": each(_min_max),
+    "standard_scaler": of_each(_standard),
+    "min_max_scaler": of_each(_min_max),
     **NUMERIC_KINDS,
     **reference_models.KINDS,
 }

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-Row = Sequence[Any]
-Made = tuple[list[Any], bool]
-"""The values of a row, and whether the model refuses it (then the values mean nothing)."""
+from paimon_features.testing.reference.numeric import Made, Row, of_each
 
 
 def _vector(
@@ -35,15 +33,7 @@ def _each(
     step: Callable[[Mapping[str, Any], Mapping[str, Any], int, float], float],
 ) -> Callable[[Mapping[str, Any], Row], Made]:
     """Return a model that makes a number of each number, and null of null."""
-
-    def made(params: Mapping[str, Any], row: Row) -> Made:
-        data, settings = params["model_data"], params["settings"]
-        numbers = [
-            None if v is None else step(data, settings, i, float(v)) for i, v in enumerate(row)
-        ]
-        return numbers, False
-
-    return made
+    return of_each(lambda params, i, v: step(params["model_data"], params["settings"], i, v))
 
 
 def _product(params: Mapping[str, Any], row: Sequence[float]) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 Params = Mapping[str, Any]
 Row = Sequence[Any]
 Made = tuple[list[Any], bool]
+"""The values of a row, and whether a transformer refuses it (then the values mean nothing)."""
 
 EPS = 2.0**-52
 
@@ -101,7 +102,9 @@ def _edges(params: Params, column: int) -> list[float]:
 # -- one row --------------------------------------------------------------------------------
 
 
-def _each(step: Callable[[Params, int, float], float]) -> Callable[[Params, Row], Made]:
+def of_each(step: Callable[[Params, int, float], float]) -> Callable[[Params, Row], Made]:
+    """Return a kind that makes one number of each number, and null of null."""
+
     def made(params: Params, row: Row) -> Made:
         return [None if v is None else step(params, i, float(v)) for i, v in enumerate(row)], False
 
@@ -292,11 +295,11 @@ def _k_bins(params: Params, row: Row) -> Made:
 
 
 NUMERIC_KINDS: dict[str, Callable[[Params, Row], Made]] = {
-    "max_abs_scaler": _each(_max_abs),
-    "robust_scaler": _each(_robust),
-    "quantile_transformer": _each(_quantile),
+    "max_abs_scaler": of_each(_max_abs),
+    "robust_scaler": of_each(_robust),
+    "quantile_transformer": of_each(_quantile),
     "log_transform": _log,
-    "clip": _each(_clip),
+    "clip": of_each(_clip),
     "interaction": _interaction,
     "imputer": _imputer,
     "k_bins_discretizer": _k_bins,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from paimon_features.core.process.traces import ended_now
 from paimon_features.serving.http.access.access import Rights
@@ -19,6 +19,7 @@ from paimon_features.serving.http.definitions.state import ServerState
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
+    Exchange,
     Finish,
     PendingWork,
     Receive,
@@ -30,14 +31,6 @@ from paimon_features.serving.http.messages import (
     take_body,
 )
 from paimon_features.serving.request_log.log import RequestLog
-
-
-class IsGone(Protocol):
-    """Something that knows whether a client is still there."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client is known to be gone."""
 
 
 class Head(NamedTuple):
@@ -102,7 +95,7 @@ class EntityRequests(ABC):
         request: Request,
         body: bytes | bytearray,
         finish: Finish,
-        client: IsGone | None = None,
+        client: Exchange | None = None,
     ) -> None:
         """Begin to answer a request with its body; ``finish`` gets the reply, or why there is none.
 
@@ -132,7 +125,7 @@ class EntityRequests(ABC):
         head: Head,
         admitted: int,
         finish: Finish,
-        client: IsGone | None,
+        client: Exchange | None,
     ) -> PendingWork:
         """Begin the work of an admitted request; what it holds is released by ``leave`` then.
 
@@ -155,7 +148,7 @@ class EntityRequests(ABC):
         body: bytes | bytearray,
         head: Head,
         finish: Finish,
-        client: IsGone | None = None,
+        client: Exchange | None = None,
     ) -> PendingWork:
         """From a body to the work; the body, which is counted, is freed at its end."""
         state = self.state
@@ -188,7 +181,7 @@ class _Decoding(EntityWork):
         head: Head,
         admitted: int,
         finish: Finish,
-        client: IsGone | None,
+        client: Exchange | None,
     ) -> None:
         super().__init__(request, len(body), admitted)
         self._of, self._head, self._finish, self._client = of, head, finish, client

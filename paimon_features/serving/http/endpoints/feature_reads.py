@@ -25,14 +25,9 @@ from paimon_features.serving.http.bodies.rendered_reply import (
 )
 from paimon_features.serving.http.bodies.request_body import ParsedRequest, decode
 from paimon_features.serving.http.definitions.definition_set import DefinitionSet, RequestPlan
-from paimon_features.serving.http.endpoints.entity_requests import (
-    EntityRequests,
-    EntityWork,
-    Head,
-    IsGone,
-)
+from paimon_features.serving.http.endpoints.entity_requests import EntityRequests, EntityWork, Head
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
-from paimon_features.serving.http.messages import Finish, Reply, Request
+from paimon_features.serving.http.messages import Exchange, Finish, Reply, Request
 from paimon_features.serving.reading.coalesce import PendingQuery
 from paimon_features.serving.replies.response import OnlineResponse
 
@@ -60,17 +55,16 @@ class FeatureReads(EntityRequests):
         head: Head,
         admitted: int,
         finish: Finish,
-        client: IsGone | None,
+        client: Exchange | None,
     ) -> PendingQuery:
         """Submit what a body requests to the coalescer's queue."""
         state = self.state
-        parsed = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions
         definitions = state.definitions
-        plan = self._plan(definitions, parsed, head.rights)
-        query, rows = definitions.query(parsed, plan, state.limits)
+        plan = self._plan(definitions, decoded, head.rights)
+        query, rows = definitions.query(decoded, plan, state.limits)
         state.note_rows(head.rights, rows)
-        read = _Read(self, request, size, admitted, parsed, plan, rows, head.reply_format, finish)
+        read = _Read(self, request, size, admitted, decoded, plan, rows, head.reply_format, finish)
         observe = read.note_store_read if self.traced else None
         return state.coalescer.submit(query, read.render, read.take, observe)
 

@@ -31,16 +31,12 @@ from paimon_features.serving.http.bodies.model_bodies import PredictRequest, dec
 from paimon_features.serving.http.bodies.rendered_reply import freshness_headers, statuses_once
 from paimon_features.serving.http.definitions.served_models import BoundVersion
 from paimon_features.serving.http.definitions.state import ServerState
-from paimon_features.serving.http.endpoints.entity_requests import (
-    EntityRequests,
-    EntityWork,
-    Head,
-    IsGone,
-)
+from paimon_features.serving.http.endpoints.entity_requests import EntityRequests, EntityWork, Head
 from paimon_features.serving.http.http_errors import Headers, RequestRejected, invalid_request
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
+    Exchange,
     Finish,
     PendingWork,
     Reply,
@@ -112,38 +108,37 @@ class Predictions(EntityRequests):
         head: Head,
         admitted: int,
         finish: Finish,
-        client: IsGone | None,
+        client: Exchange | None,
     ) -> _Work:
         """Submit what a body requests to the coalescer's queue."""
         state = self.state
-        predict_request = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions and of
         # models
         definitions = state.definitions
         model = state.models.of(request.path[len(PREFIX) :], head.rights, definitions)
         bound = model.version_for(
             definitions,
-            predict_request.entities,
-            version=predict_request.version or None,
-            unit=predict_request.unit or None,
+            decoded.entities,
+            version=decoded.version or None,
+            unit=decoded.unit or None,
         )
         plan = bound.plan
         assert plan is not None
-        query, rows = definitions.query(predict_request.parsed(), plan, state.limits)
-        if predict_request.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
+        query, rows = definitions.query(decoded.parsed(), plan, state.limits)
+        if decoded.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
             raise RequestRejected(
                 "too_large",
                 f"explanations of {rows:,} entities; expected at most "
                 f"{MAX_EXPLAIN_ROWS // (1 + len(bound.inputs)):,} for this model: each input of an "
                 "entity is one more row",
             )
-        if predict_request.full is True or predict_request.explain is True:
+        if decoded.full is True or decoded.explain is True:
             state.models.check_shown(
-                bound, head.rights, definitions, explain=predict_request.explain is True
+                bound, head.rights, definitions, explain=decoded.explain is True
             )
         state.note_rows(head.rights, rows)
         work = _Work(
-            self, request, size, admitted, predict_request, bound, rows, head.reply_format,
+            self, request, size, admitted, decoded, bound, rows, head.reply_format,
             finish, client,
         )  # fmt: skip
         work.pending = state.coalescer.submit(
@@ -249,7 +244,7 @@ class _Work(EntityWork):
         rows: int,
         reply_format: Format,
         finish: Finish,
-        client: IsGone | None,
+        client: Exchange | None,
     ) -> None:
         super().__init__(request, size, admitted)
         self._of = of

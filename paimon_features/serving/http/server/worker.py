@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -167,23 +167,21 @@ def _app(settings: WorkerSettings, opened: _Opened, listening: socket.socket) ->
     return app
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _WorkerTasks:
     """The tasks of a worker next to its requests, and what ends them."""
 
-    def __init__(
-        self, opened: _Opened, app: FeatureApp, connections: Connections, alive_fd: int
-    ) -> None:
-        self._opened = opened
-        self._app = app
-        self._connections = connections
-        self._alive_fd = alive_fd
-        self._jobs: set[asyncio.Task[Any]] = set()
+    opened: _Opened
+    app: FeatureApp
+    connections: Connections
+    alive_fd: int
+    _jobs: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def run(self, server: HttpServer, listening: socket.socket, status: TextIO) -> None:
         """Serve until a signal, or the end of the supervisor."""
-        opened, app, stop = self._opened, self._app, asyncio.Event()
+        opened, app, stop = self.opened, self.app, asyncio.Event()
         self._watch_process(stop)
-        self._begin(_tick(app, self._connections))
+        self._begin(_tick(app, self.connections))
         self._begin(opened.reloader.watch(app))
         if opened.serve.reload:
             self._begin(opened.models.watch(app))
@@ -201,18 +199,18 @@ class _WorkerTasks:
         loop = asyncio.get_running_loop()
 
         def orphaned() -> None:
-            loop.remove_reader(self._alive_fd)
+            loop.remove_reader(self.alive_fd)
             LOGGER.warning("the supervisor is gone; this worker ends")
             stop.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        loop.add_reader(self._alive_fd, orphaned)
+        loop.add_reader(self.alive_fd, orphaned)
 
     def _reload(self) -> None:
-        self._begin(self._opened.reloader.reload(self._app))
-        self._begin(self._opened.models.reload(self._app))
+        self._begin(self.opened.reloader.reload(self.app))
+        self._begin(self.opened.models.reload(self.app))
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
