@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from paimon_features.core.process.traces import PartSpan
 from paimon_features.serving.http.bodies.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.http_errors import CLOSE, Headers, RequestRejected
@@ -51,6 +53,11 @@ class Reply:
     rows: int = 0
     features: int = 0
     code: str | None = None
+
+
+def json_reply(document: object, status: int = 200) -> Reply:
+    """Return a reply with a JSON document."""
+    return Reply(status, b"application/json", msgspec.json.encode(document))
 
 
 class BodyPart(NamedTuple):

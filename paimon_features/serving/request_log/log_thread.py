@@ -68,10 +68,6 @@ class LogThread(ABC, Generic[Noted]):
                 "written may be lost", self._thread.name.replace("-", " "), rows, in_work,
             )  # fmt: skip
 
-    def counts(self) -> dict[str, int]:
-        """Return rows by result, for the metrics."""
-        return self.stats.by_result()
-
     def _add(self, noted: Noted, rows: int) -> None:
         """Let something of so many rows wait, or drop it; the caller has the lock."""
         if self._waiting_rows + rows > self._max_pending or self._closing.is_set():

@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,16 +92,6 @@ class SpoolFile:
             os.lseek(self._file, self.size, os.SEEK_SET)
             raise
         self.size += len(data)
-
-
-def stem_of(worker: str, number: int, started_ms: int, token: str) -> str:
-    """Return the name of a worker's file, unique among all starts."""
-    return f"{worker}-{started_ms}-{token}-{number:06d}"
-
-
-def new_token() -> str:
-    """Return a token that distinguishes the starts of one worker."""
-    return secrets.token_hex(3)
 
 
 def recover(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,13 +10,7 @@ from pathlib import Path
 
 from paimon_features.core._arrow import pa
 from paimon_features.core.errors import ConfigurationError
-from paimon_features.serving.request_log.spool import (
-    SpoolFile,
-    new_token,
-    recover,
-    spool_bytes,
-    stem_of,
-)
+from paimon_features.serving.request_log.spool import SpoolFile, recover, spool_bytes
 
 _RETRY_S = 5.0
 
@@ -90,11 +85,12 @@ class SpoolFolder:
         stats: RequestLogStats,
     ) -> None:
         self.folder = folder
-        self._schema, self._worker = schema, worker
+        self._schema = schema
         self._limits, self._stats = limits, stats
         self._file: SpoolFile | None = None
         self._number = 0
-        self._begun = (started_ms, new_token())
+        # unique among all starts of one worker
+        self._stem = f"{worker}-{started_ms}-{secrets.token_hex(3)}"
         self._retry_at_s = 0.0
 
     def recover(self) -> None:
@@ -149,8 +145,8 @@ class SpoolFolder:
                     "is 'paimon-features request-log --follow' running?"
                 )
             self._number += 1
-            stem = stem_of(self._worker, self._number, *self._begun)
-            self._file = SpoolFile(self.folder, stem, self._schema)
+            name = f"{self._stem}-{self._number:06d}"
+            self._file = SpoolFile(self.folder, name, self._schema)
         return self._file
 
     def _failed(self, error: OSError) -> None:

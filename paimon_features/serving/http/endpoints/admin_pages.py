@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from paimon_features.core.times.clock import now_ms
 from paimon_features.serving import ui
 from paimon_features.serving.http.definitions.health import (
@@ -20,7 +18,7 @@ from paimon_features.serving.http.endpoints.catalogue import catalogue
 from paimon_features.serving.http.endpoints.explorer import Explorer
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.logs import StoreLog
-from paimon_features.serving.http.messages import Handler, Receive, Reply, Request
+from paimon_features.serving.http.messages import Handler, Receive, Reply, Request, json_reply
 from paimon_features.serving.http.metrics import Counts, page
 
 _JSON = b"application/json"
@@ -65,13 +63,14 @@ class AdminPages:
 
     async def _catalogue(self, request: Request, receive: Receive) -> Reply:
         rights = self._state.authorize(request)
-        return _json(catalogue(self._state.definitions, rights))
+        return json_reply(catalogue(self._state.definitions, rights))
 
     async def _live(self, request: Request, receive: Receive) -> Reply:
         return Reply(200, _JSON, b'{"status":"live"}')
 
     async def _ready(self, request: Request, receive: Receive) -> Reply:
-        return _health_reply(await self._health_document(request, request.query == b"stale=ok"))
+        document = await self._health_document(request, request.query == b"stale=ok")
+        return json_reply(document, 200 if document["status"] == "ready" else 503)
 
     async def _health(self, request: Request, receive: Receive) -> Reply:
         admission = self._state.admission
@@ -81,7 +80,7 @@ class AdminPages:
             "in_flight": admission.in_flight,
             "expected_wait_ms": round(admission.wait_s * 1_000, 3),
         }
-        return _health_reply(document)
+        return json_reply(document, 200 if document["status"] == "ready" else 503)
 
     async def _health_document(self, request: Request, stale_is_ready: bool) -> dict[str, Any]:
         definitions = self._state.definitions
@@ -135,7 +134,7 @@ class AdminPages:
         return Reply(200, b"text/plain; version=0.0.4; charset=utf-8", text)
 
     async def _openapi(self, request: Request, receive: Receive) -> Reply:
-        return _json(self._openapi_document(request))
+        return json_reply(self._openapi_document(request))
 
     async def _docs(self, request: Request, receive: Receive) -> Reply:
         text = docs_page.render(self._openapi_document(request))
@@ -160,10 +159,6 @@ class AdminPages:
         return openapi.document(readable, state.limits, with_tokens=state.tokens is not None)
 
 
-def _json(document: object) -> Reply:
-    return Reply(200, _JSON, msgspec.json.encode(document))
-
-
 def _without_names(document: dict[str, Any]) -> dict[str, Any]:
     """Return a health document for those who may not know the names of views and models."""
     views = document["views"].values()
@@ -180,8 +175,3 @@ def _without_names(document: dict[str, Any]) -> dict[str, Any]:
         "views": {},
         "definitions": document["definitions"] | {"waiting_for": []},
     }
-
-
-def _health_reply(document: dict[str, Any]) -> Reply:
-    status = 200 if document["status"] == "ready" else 503
-    return Reply(status, _JSON, msgspec.json.encode(document))

@@ -40,6 +40,7 @@ from paimon_features.serving.http.messages import (
     Reply,
     Request,
     answer_of,
+    json_reply,
     read_body,
 )
 from paimon_features.serving.prediction.batcher import Prediction
@@ -48,6 +49,8 @@ from paimon_features.serving.prediction.network import Outputs
 V2 = "/v2"
 INVOCATIONS = "/invocations"
 _JSON = b"application/json"
+_READY = {True: 200, False: 400}
+"""Statuses by the protocol: 200 for yes, 4xx for no."""
 _JSON_TYPES = (b"", b"application/json", b"application/x-www-form-urlencoded")
 _PLATFORM = "onnxruntime_onnx"
 _CODES = {
@@ -107,15 +110,15 @@ class ModelPages:
                 if models.may_use(name, rights, definitions)
             ]
         }
-        return _json(document)
+        return json_reply(document)
 
     # -- the Open Inference Protocol ---------------------------------------------------------
 
     async def _server(self, request: Request, receive: Receive) -> Reply:
-        return _json({"name": "paimon-features", "version": __version__, "extensions": []})
+        return json_reply({"name": "paimon-features", "version": __version__, "extensions": []})
 
     async def _live(self, request: Request, receive: Receive) -> Reply:
-        return _json({"live": True})
+        return json_reply({"live": True})
 
     async def _ready(self, request: Request, receive: Receive) -> Reply:
         definitions = self._state.definitions
@@ -123,7 +126,7 @@ class ModelPages:
         limits = {view.name: view.max_staleness_ms for view in definitions.views}
         ready = not store.reasons(limits, now_ms())
         ready = ready and not self._state.models.unserved(definitions)
-        return _ready_reply({"ready": ready}, ready)
+        return json_reply({"ready": ready}, _READY[ready])
 
     def _of_model(
         self,
@@ -142,7 +145,7 @@ class ModelPages:
     def _metadata(self, model: LoadedModel, version: str) -> Reply:
         bound = self._version(model, version)
         signature = bound.signature
-        return _json(
+        return json_reply(
             {
                 "name": model.name,
                 "versions": [str(number) for number in sorted(model.versions)],
@@ -169,8 +172,8 @@ class ModelPages:
         except RequestRejected as rejection:
             if rejection.status == 404:
                 raise
-            return _ready_reply({"name": model.name, "ready": False}, False)
-        return _ready_reply({"name": model.name, "ready": True}, True)
+            return json_reply({"name": model.name, "ready": False}, _READY[False])
+        return json_reply({"name": model.name, "ready": True}, _READY[True])
 
     def _infer_of(self, name: str, version: str) -> Handler:
         async def infer(request: Request, receive: Receive) -> Reply:
@@ -382,12 +385,3 @@ def _described(model: LoadedModel, bound: Mapping[int, BoundVersion]) -> dict[st
     if model.problem is not None:
         document["problem"] = model.problem
     return document
-
-
-def _json(document: object) -> Reply:
-    return Reply(200, _JSON, msgspec.json.encode(document))
-
-
-def _ready_reply(document: object, ready: bool) -> Reply:
-    # the protocol: 200 for yes, 4xx for no
-    return Reply(200 if ready else 400, _JSON, msgspec.json.encode(document))

@@ -341,6 +341,6 @@ class FeatureApp:
                 }
             )
         if self.reads.request_log is not None:
-            self._logged.add(self.reads.request_log.counts())
+            self._logged.add(self.reads.request_log.stats.by_result())
         if self.predictions.prediction_log is not None:
-            self._logged_predictions.add(self.predictions.prediction_log.counts())
+            self._logged_predictions.add(self.predictions.prediction_log.stats.by_result())
