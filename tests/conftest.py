@@ -76,6 +76,29 @@ def project(
 
 
 @pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``init`` and ``try`` read files in this process, for cases of what is read.
+
+    Each process of its own takes a second to import what reads files; ``test_reading_process``
+    and cases of each command have it.
+    """
+    from paimon_features.ingest.inputs import copies_apart, reading_process
+    from paimon_features.project.first_steps import trial
+
+    def read(
+        path: Path,
+        parts: Callable[..., Iterator[Any]],
+        *arguments: Any,
+        on_rows: Callable[[int], None] = lambda _: None,
+        limits: Any = None,
+    ) -> Iterator[Any]:
+        return parts(*arguments)
+
+    for module in (reading_process, trial, copies_apart):
+        monkeypatch.setattr(module, "read_apart", read)
+
+
+@pytest.fixture
 def warehouse(tmp_path: Path) -> Path:
     """An empty folder for a lake."""
     folder = tmp_path / "lake"

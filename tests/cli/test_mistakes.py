@@ -211,6 +211,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], list[str], int, list[str]]] = 
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.usefixtures("read_here")
 def test_a_mistake_is_an_error_that_says_what_to_do(mistake: str, shop: Path) -> None:
     change, words, code, said = MISTAKES[mistake]
     change(shop)

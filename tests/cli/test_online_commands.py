@@ -20,6 +20,7 @@ from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.online.materialize import MaterializeProgress, Materializer
 from paimon_features.project import Project
 from tests.commands import invoke as run
+from tests.long_cases import quick_cases
 from tests.os_processes import line_with
 from tests.servers.online_servers import wait_for
 from tests.shop_projects import commit_purchases, purchase, started_shop
@@ -168,7 +169,7 @@ def test_a_store_that_is_away_is_an_error_that_says_where_it_is_looked_for(
         assert "secret" not in done.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", quick_cases([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
     project: Project, redis_url: str, number: int
 ) -> None:

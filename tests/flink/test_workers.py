@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from paimon_features.flink.workers import write_python
+from tests.long_cases import quick_cases
 from tests.os_processes import is_running
 from tests.waiting import LONG_S, await_true
 
@@ -133,7 +134,7 @@ def _servers(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("what", ["0", "7", "read", "raise"])
+@pytest.mark.parametrize("what", quick_cases(["0", "7", "read", "raise"], "7", "raise"))
 def test_a_forked_worker_behaves_like_a_started_one(host: Host, what: str) -> None:
     about, said, code = host.run(what, "--id=3", "ä b")
     plain, plainly_said, plain_code = host.plain(what, "--id=3", "ä b")

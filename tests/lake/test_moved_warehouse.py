@@ -20,6 +20,7 @@ from paimon_features.lake.specs import TableSpec
 from paimon_features.testing.sizes import every_seed
 from tests.lake.harm import harm
 from tests.lake.ways_of_reading import EVENTS, READS, TILES, sorted_rows, write
+from tests.long_cases import quick_cases
 from trainer_bridge import SnapshotReader
 from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.blocks.mask_cache import MaskCache
@@ -66,7 +67,7 @@ PLACES: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", quick_cases(PLACES, "moved", "in place"))
 def test_every_way_of_reading_returns_the_rows_that_it_returned_before(
     tmp_path: Path, place: str
 ) -> None:

@@ -29,6 +29,7 @@ def runtime_of(compiler: list[str]) -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_random_bytes_stay_within_their_buffers(tmp_path: Path) -> None:
     build = load_file("hatch_build", ROOT / "hatch_build.py")
     compiler = build.system_compiler()

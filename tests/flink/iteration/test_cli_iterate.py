@@ -23,6 +23,7 @@ from paimon_features.flink.stream_jobs import StreamJob, list_stream_jobs
 from paimon_features.iteration.program_file import load_program
 from paimon_features.project import Project
 from tests.flink.iteration.halving_program import PROGRAM
+from tests.long_cases import quick_cases
 from tests.waiting import await_true
 
 
@@ -148,7 +149,7 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.flink
-@pytest.mark.parametrize("mode", ["thread", "process"])
+@pytest.mark.parametrize("mode", quick_cases(["thread", "process"], "thread"))
 def test_restarts_of_a_local_job_are_listed_with_their_reason(program: Path, mode: str) -> None:
     failed, seen = program.with_name("failed"), program.with_name("seen")
     # fails once, and then ends only after that has been seen

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.long_cases import quick_cases
+
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 pytestmark = pytest.mark.flink
 
 PROGRAM = """
 import os, signal, sys, threading, time
+from tests.long_cases import quick_cases
 from paimon_features.core.errors import JobError
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.iteration.flink import IterationJob, IterationSettings
@@ -57,7 +60,7 @@ print(threading.excepthook is hook, "_PYTHON_WORKER_MEMORY" in os.environ)
 """
 
 
-@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("mode", quick_cases(["process", "thread"], "thread"))
 def test_a_caller_outlives_its_jvm_and_gets_a_job_error(mode: str, tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM, mode],

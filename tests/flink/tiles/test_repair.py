@@ -19,11 +19,12 @@ from paimon_features.tiles.flink.repair import repair
 from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local.submission import backfill
 from tests.clicks import clicks_view
+from tests.long_cases import quick_cases
 
 DAY = 15_000
 
 
-@pytest.mark.parametrize(("of_events", "of_tiles"), [(1, 64), (64, 8)])
+@pytest.mark.parametrize(("of_events", "of_tiles"), quick_cases([(1, 64), (64, 8)], (64, 8)))
 def test_partitions_of_several_days_are_repaired_as_a_whole(
     tmp_path: Path, of_events: int, of_tiles: int
 ) -> None:

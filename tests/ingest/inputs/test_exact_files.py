@@ -24,6 +24,7 @@ from paimon_features.ingest.local.files import ingest_files
 from paimon_features.lake import latest_snapshot
 from paimon_features.project.first_steps.trial import read_events
 from tests.flink.ingest.click_source import CLICKS, new_lake
+from tests.long_cases import quick_cases
 
 pytest.importorskip("duckdb")
 TIME = "2024-03-01T10:00:00Z"
@@ -278,7 +279,7 @@ def test_times_with_fractions_and_without_are_of_the_zone(tmp_path: Path) -> Non
         lambda n: "TBD" if n < 2 else f"{n % 28 + 1:02d}/{n % 9 + 1:02d}/2024 10:00",
     ],
 )
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("name", quick_cases(["a.csv", "a.jsonl"], "a.csv"))
 def test_times_as_programs_write_them_are_times(
     tmp_path: Path, time: Callable[[int], str], name: str
 ) -> None:

@@ -19,6 +19,7 @@ from paimon_features.online.store.store import WriteGuard
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
 from tests.clicks import ClickStream, clicks_view, wrong_answers
+from tests.long_cases import quick_cases
 from tests.online.materialize.follow_forever import follow_forever
 from tests.patient_stores import patient_store
 from tests.stored import Stored
@@ -80,7 +81,7 @@ def catch_up(worker: Materializer) -> None:
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("flush", [True, False])
+@pytest.mark.parametrize("flush", quick_cases([True, False], True))
 def test_records_are_exact_after_a_server_restart(
     lake: TileLake, stream: ClickStream, monkeypatch: pytest.MonkeyPatch, flush: bool
 ) -> None:

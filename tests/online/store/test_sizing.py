@@ -23,6 +23,7 @@ from paimon_features.online.store.markers import EpochContent, ViewState
 from paimon_features.online.store.sizing import measured_size, most_cells, size_of, total
 from paimon_features.project import Project
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.long_cases import quick_cases
 from tests.patient_stores import patient_store
 from tests.servers.online_servers import send_command
 from tests.serving.test_fetcher import NOW, click, view_of
@@ -80,7 +81,7 @@ def used(server: RedisServer) -> int:
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("events_per_day", [0.3, 3.0])
+@pytest.mark.parametrize("events_per_day", quick_cases([0.3, 3.0], 0.3))
 def test_the_estimate_matches_a_server(events_per_day: float) -> None:
     view, entities = VIEW.compiled, 100_000
     with RedisServer() as server, closing(patient_store(server.url)) as store:

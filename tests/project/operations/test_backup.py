@@ -30,6 +30,7 @@ from paimon_features.project.backup.cut import HOLD, take_cut
 from paimon_features.project.verification.parity import verify
 from paimon_features.tiles.jobs import backfill as job_control
 from paimon_features.tiles.local import submission as backfill_job
+from tests.long_cases import quick_cases
 from tests.project.operations.conftest import Shop
 
 pytestmark = pytest.mark.redis
@@ -111,7 +112,7 @@ def test_a_project_whose_writer_does_not_stop_is_restored_without_loss_or_duplic
     assert_exact(copy)
 
 
-@pytest.mark.parametrize("moment", ["computing", "committed"])
+@pytest.mark.parametrize("moment", quick_cases(["computing", "committed"], "committed"))
 def test_a_backup_during_a_backfill_continues_with_it(
     moment: str,
     shop: Shop,

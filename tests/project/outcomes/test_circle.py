@@ -19,6 +19,7 @@ from paimon_features.models import ModelInput
 from paimon_features.project.outcomes.record import OutcomeRecorder
 from paimon_features.project.outcomes.rule import OutcomeRule
 from tests.commands import invoke as run
+from tests.long_cases import quick_cases
 from tests.project.outcomes.served_shop import COUNT, ServedShop, filled
 from tests.reference.outcomes import outcome_of
 from tests.serving.prediction.networks import linear, number
@@ -174,7 +175,7 @@ def test_keys_as_inputs_are_read_from_the_log_unless_they_are_hashed(
     assert report["unchecked"] == {"the log lacks the input 'user (a key, and keys are hashed)'": 4}
 
 
-@pytest.mark.parametrize("salt", [None, SALT])
+@pytest.mark.parametrize("salt", quick_cases([None, SALT], SALT))
 def test_each_mature_prediction_has_the_outcome_of_the_reference_once(
     shop: ServedShop, salt: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 from paimon_features.serving.http.bodies.json_bodies import LARGE, check_items, parse
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.testing.sizes import many
+from tests.long_cases import quick_cases
 from tests.serving.http.test_predict import MODEL, models
 from tests.serving.prediction.networks import state
 
@@ -97,7 +98,7 @@ def test_a_body_that_is_not_strict_json_is_refused(served: Any, path: str) -> No
             assert json.loads(answer.body)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", quick_cases(PATHS, "/get-online-features"))
 def test_a_body_of_very_many_objects_is_refused_before_they_are_made(
     served: Any, path: str
 ) -> None:

@@ -21,6 +21,7 @@ from paimon_features.core.types.schema import Float32, Float64, Int64
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
+from tests.long_cases import quick_cases
 from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
@@ -158,7 +159,7 @@ def test_progress_gives_the_state_of_what_was_trained_at_every_batch(lake: Lake,
         assert exact.state_dict() == states[number]
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("prefetch", quick_cases([0, 2], 2))
 @pytest.mark.parametrize("repeated", [False, True])
 def test_passes_that_are_broken_off_continue_where_the_training_is(
     lake: Lake, tb: Any, prefetch: int, repeated: bool

@@ -19,6 +19,7 @@ import pytest
 
 from paimon_features.core.errors import RequestError
 from paimon_features.lake.catalog import Lake
+from tests.long_cases import quick_cases
 from tests.trainer_bridge.leaks import kept_each_time, shared_memory
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
@@ -164,7 +165,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("ending", ["exit", "error", "killed"])
+@pytest.mark.parametrize("ending", quick_cases(["exit", "error", "killed"], "killed"))
 def test_a_process_that_ends_in_mid_read_ends_at_once_and_leaves_the_table_complete(
     lake: Lake, ending: str
 ) -> None:

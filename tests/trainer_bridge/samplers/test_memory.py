@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.long_cases import quick_cases
 from trainer_bridge.samplers import (
     AdvancedSampler,
     BalancedBatchSampler,
@@ -49,7 +50,7 @@ def test_rows_take_16_bytes_at_most(limit: float, make: Callable[[Any], Advanced
     assert peak - labels <= limit * ROWS + CONSTANT
 
 
-@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("replacement", quick_cases([True, False], True))
 def test_more_than_2_to_the_24_weights_work_in_16_bytes_each(replacement: bool) -> None:
     rows = 2**24 + 5
     tracemalloc.start()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from paimon_features.core.errors import RequestError
+from tests.long_cases import quick_cases
 from trainer_bridge.samplers import (
     BalancedBatchSampler,
     HardExampleMiningSampler,
@@ -113,7 +114,7 @@ WITH_WORKERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("make", "options"), WITH_WORKERS.values(), ids=WITH_WORKERS)
-@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("wrapped", quick_cases([False, True], True))
 def test_a_loop_with_workers_that_was_left_early_is_continued_without_a_loss(
     data: Any, make: Any, options: dict[str, Any], wrapped: bool
 ) -> None:

@@ -17,6 +17,7 @@ from tests.equal_versions import (
     scaled_version,
     visits,
 )
+from tests.long_cases import quick_cases
 from trainer_bridge.training.gate import (
     GateVerdict,
     RowLosses,
@@ -120,7 +121,7 @@ def false_promotions(dice: np.random.Generator, gates: int, rate: float, zipf: f
     return passed / gates
 
 
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("rate", quick_cases(RATES, RATES[0], RATES[-1]))
 def test_versions_that_are_not_better_pass_in_one_gate_of_twenty_at_most(rate: float) -> None:
     for seed in seeds(1):
         dice = np.random.default_rng(seed)

@@ -22,6 +22,7 @@ from paimon_features.lake import append_arrow, read_arrow  # noqa: E402
 from paimon_features.models import ModelManifest  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.serving.prediction.network import OnnxNetwork  # noqa: E402
+from tests.long_cases import quick_cases  # noqa: E402
 from tests.trainer_bridge.training.shop import SMALL, START, make_shop, new_rows  # noqa: E402
 from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402
@@ -125,7 +126,12 @@ def some_features(project: Project) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("label", "model"), [*((label, TREES) for label in CLASSES), ("stars", WIDE), ("vip", WIDE)]
+    ("label", "model"),
+    quick_cases(
+        [*((label, TREES) for label in CLASSES), ("stars", WIDE), ("vip", WIDE)],
+        ("level", TREES),
+        ("word", TREES),
+    ),
 )
 def test_a_round_knows_the_classes_of_its_parent(
     project: Project, label: str, model: tuple[str, ...]
