@@ -130,11 +130,11 @@ def commit() -> str:
 def await_idle(most: float) -> float:
     """Wait until the load of the last minute is at most ``most``, or fifteen minutes."""
     deadline = time.monotonic() + IDLE_WAIT_S
-    said = False
+    is_reported = False
     while (load := os.getloadavg()[0]) > most and time.monotonic() < deadline:
-        if not said:
+        if not is_reported:
             print(f"   waits for an idle machine: load {load:.2f}, at most {most}", flush=True)
-            said = True
+            is_reported = True
         time.sleep(2)
     return load
 

@@ -91,10 +91,10 @@ def wrk_loop(
         script.flush()
         command = [str(wrk), "-t", "1", "-c", str(connections), "-d", str(max(1, round(seconds)))]
         command += ["-s", script.name, f"http://127.0.0.1:{port}"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = re.search(r"^counted (\d+) (\d+) (\d+)$", said, re.MULTILINE)
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"^counted (\d+) (\d+) (\d+)$", output, re.MULTILINE)
     if found is None:
-        raise RuntimeError(f"{wrk}: expected its counts, got {said[-500:]!r}")
+        raise RuntimeError(f"{wrk}: expected its counts, got {output[-500:]!r}")
     count, errors, microseconds = map(int, found.groups())
     refused = {0: errors} if errors else {}
     return Counted(microseconds / 1e6, refused=refused, accepted=count - errors)

@@ -67,7 +67,7 @@ def test_a_project_with_a_rest_catalog_has_its_token_from_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[project", "paimon-features.toml: .*(at line 1|at end)"),
         ("inputs = 1", r"\[inputs\]; expected a table \[inputs.NAME\] for a source"),
@@ -101,9 +101,9 @@ def test_a_project_with_a_rest_catalog_has_its_token_from_the_environment(
     ],
 )  # fmt: skip
 def test_an_entry_that_cannot_be_is_refused_with_the_file_and_what_it_takes(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(ConfigurationError, match=said) as raised:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         read_config(tmp_path)
     assert str(raised.value).startswith(str(tmp_path / FILE_NAME))

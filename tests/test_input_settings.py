@@ -43,7 +43,7 @@ def test_options_are_what_the_file_would_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"delimeter": ";"}, "unknown entry 'delimeter'; available: .*delimiter, .*did you"),
         ({"delimiter": "||"}, "delimiter = '||'; expected one ASCII character"),
@@ -82,15 +82,15 @@ def test_options_are_what_the_file_would_say() -> None:
     ],
 )
 def test_an_entry_that_cannot_be_is_refused_with_what_it_takes(
-    values: dict[str, Any], said: str
+    values: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said) as raised:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         InputSettings.of("sales", values)
     assert str(raised.value).startswith("[inputs.sales]")
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("delimiter", "--input delimiter: expected NAME=VALUE, as delimiter=;"),
         ("columns=user_id", "--input columns=user_id: expected columns=COLUMN=NAME"),
@@ -100,6 +100,6 @@ def test_an_entry_that_cannot_be_is_refused_with_what_it_takes(
         ("delimeter=;", "'delimeter'; available: .*delimiter, .*did you mean 'delimiter'"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(option: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_an_option_that_cannot_be_is_refused(option: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         InputSettings().with_options("sales", [option])

@@ -51,7 +51,7 @@ def test_the_table_is_read_with_paths_relative_to_the_project(root: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"brokers": "a"}, "[kafka] brokers = a: 'a' is not host:port"),
         ({"tls_ca": "ca.pem"}, "tls_ca requires tls = true"),
@@ -68,9 +68,9 @@ def test_the_table_is_read_with_paths_relative_to_the_project(root: Path) -> Non
     ],
 )
 def test_an_invalid_value_is_an_error_that_says_what_is_expected(
-    root: Path, values: dict[str, Any], said: str
+    root: Path, values: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         KafkaSettings.of(values, root, {})
 
 

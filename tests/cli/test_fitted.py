@@ -239,6 +239,6 @@ def test_verify_covers_transformed_features_and_finds_one_that_is_computed_wrong
 
     monkeypatch.setattr(numeric.StandardScaler, "_forward", wrong)
     done = run("verify", "model", "--wait", "0", "--json", code=1)
-    said = "\n".join(json.loads(done.stdout)["differences"])
-    assert "scaled of (" in said
-    assert "expected" in said
+    output = "\n".join(json.loads(done.stdout)["differences"])
+    assert "scaled of (" in output
+    assert "expected" in output

@@ -170,6 +170,6 @@ def test_verify_covers_interactions_and_finds_one_that_is_computed_wrongly(
 
     monkeypatch.setattr(selection, "without_overflow", off_by_one)
     done = run("verify", "model", "--wait", "0", "--json", code=1)
-    said = "\n".join(json.loads(done.stdout)["differences"])
-    assert "lively of (" in said
-    assert "expected" in said
+    output = "\n".join(json.loads(done.stdout)["differences"])
+    assert "lively of (" in output
+    assert "expected" in output

@@ -56,9 +56,9 @@ def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) ->
 def test_release_tells_what_entered_and_what_waits(project: Project) -> None:
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS, NOW_MS + DAY_MS)
     assert read_arrow(project.lake, "events_clicks").num_rows == 0
-    said = run("maintain", "--only", "release", "clicks").stdout.splitlines()
-    assert said[0] == "1 events released to events_clicks"
-    assert said[1].startswith("1 still held, the first until ")
+    output = run("maintain", "--only", "release", "clicks").stdout.splitlines()
+    assert output[0] == "1 events released to events_clicks"
+    assert output[1].startswith("1 still held, the first until ")
     assert read_arrow(project.lake, "events_clicks").column("id").to_pylist() == [0]
     reported = json.loads(run("maintain", "--only", "release", "clicks", "--json").stdout)
     assert (reported["events"], reported["waiting"]) == (0, 1)
@@ -88,5 +88,5 @@ def test_a_released_event_that_was_ingested_meanwhile_is_a_duplicate(tmp_path: P
     )  # fmt: skip
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS)
     write(project, NOW_MS, NOW_MS - HOUR_MS)
-    said = run("maintain", "--only", "release", "clicks").stdout
-    assert said == "0 events released to events_clicks\n1 were duplicates of ingested ids\n"
+    output = run("maintain", "--only", "release", "clicks").stdout
+    assert output == "0 events released to events_clicks\n1 were duplicates of ingested ids\n"

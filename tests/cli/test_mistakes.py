@@ -213,13 +213,13 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], list[str], int, list[str]]] = 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.usefixtures("read_here")
 def test_a_mistake_is_an_error_that_says_what_to_do(mistake: str, shop: Path) -> None:
-    change, words, code, said = MISTAKES[mistake]
+    change, words, code, messages = MISTAKES[mistake]
     change(shop)
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == code, (done.output, done.exception)
     assert isinstance(done.exception, SystemExit)
-    for part in said:
-        assert part in done.stderr, done.stderr
+    for message in messages:
+        assert message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -73,11 +73,11 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
     write_sales(tmp_path / "sales.csv")
 
     # what it saw, and what could be otherwise
-    said = run("init", "shop", "--from", "sales.csv").stdout
-    assert "Kunde-ID" in said
-    assert "decimal comma" in said
-    assert "cp1252" in said
-    assert "next: cd shop && paimon-features try features.py" in said
+    output = run("init", "shop", "--from", "sales.csv").stdout
+    assert "Kunde-ID" in output
+    assert "decimal comma" in output
+    assert "cp1252" in output
+    assert "next: cd shop && paimon-features try features.py" in output
 
     tried = json.loads(run("try", "shop/features.py", "sales.csv", "--json").stdout)
     assert tried[0]["events"] == 400

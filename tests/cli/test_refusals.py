@@ -190,17 +190,17 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED, ids=[" ".join(w) for w, _ in REFUSED])
-def test_a_combination_that_cannot_be_is_refused(words: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[" ".join(w) for w, _ in REFUSED])
+def test_a_combination_that_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None:
     before = sorted(Path().rglob("*"))
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 2, (done.output, done.exception)
-    assert said in done.stderr
+    assert message in done.stderr
     assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "module", "said"),
+    ("words", "module", "message"),
     [
         (("retrain", "churn", "retrain.x=[1"), "yaml", "'retrain.x=[1': the value cannot be read"),
         (("train", "c.yaml", "--show", "-m"), "hydra", "--show is for a single run, not for -m"),
@@ -208,41 +208,41 @@ def test_a_combination_that_cannot_be_is_refused(words: tuple[str, ...], said: s
     ],
 )
 def test_a_training_that_cannot_be_is_refused(
-    words: tuple[str, ...], module: str, said: str
+    words: tuple[str, ...], module: str, message: str
 ) -> None:
     pytest.importorskip(module)
     Path("c.yaml").write_text(
         "defaults: [base, _self_]\nname: a\ndata: {training_set: t, service: spend_v1}\n"
     )
-    assert said in run(*words, code=2).stderr
+    assert message in run(*words, code=2).stderr
 
 
 def test_the_shell_that_runs_must_be_known_to_complete_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
-    said = run("--show-completion", code=2).stderr
-    assert "unknown shell 'tcsh'; available: bash, fish, zsh" in said
+    stderr = run("--show-completion", code=2).stderr
+    assert "unknown shell 'tcsh'; available: bash, fish, zsh" in stderr
 
 
 def test_an_error_of_ours_shows_where_it_arose_if_that_is_wanted() -> None:
     assert "Traceback" not in run("ingest", "files", "sale", "sales.csv", code=2).stderr
-    said = run("--verbose", "ingest", "files", "sale", "sales.csv", code=2).stderr
-    assert "Traceback" in said
-    assert "error: " in said.splitlines()[-1]
+    stderr = run("--verbose", "ingest", "files", "sale", "sales.csv", code=2).stderr
+    assert "Traceback" in stderr
+    assert "error: " in stderr.splitlines()[-1]
 
 
 def test_an_error_of_the_operating_system_is_one_line() -> None:
     """``/dev/full`` behaves as a full disk."""
-    said = run("describe", "--graph", "--output", "/dev/full", code=1).stderr
-    assert said == "error: [Errno 28] No space left on device\n"
+    stderr = run("describe", "--graph", "--output", "/dev/full", code=1).stderr
+    assert stderr == "error: [Errno 28] No space left on device\n"
     assert "Traceback" in run("-v", "describe", "--graph", "--output", "/dev/full", code=1).stderr
 
 
 def test_a_bundle_is_a_file(folder: Path) -> None:
-    said = run("apply", "--bundle", "a.bundle").stdout
+    output = run("apply", "--bundle", "a.bundle").stdout
     size = (folder / "a.bundle").stat().st_size
-    assert said == f"shop: published {size:,} bytes to {folder / 'a.bundle'}\n"
+    assert output == f"shop: published {size:,} bytes to {folder / 'a.bundle'}\n"
     published = json.loads(run("apply", "--bundle", "a.bundle", "--json").stdout)
     assert published == {"bundle": str(folder / "a.bundle"), "bytes": size}
     (folder / "a.bundle").unlink()
@@ -269,10 +269,10 @@ def test_nothing_is_deleted_of_an_entity_until_the_word_is_typed() -> None:
 
 
 def test_sizes_are_estimated_for_any_number_and_name_what_is_left_out() -> None:
-    said = run("check", "sizing", "--entities", "1,1e13").stdout
-    assert "all_sales: not served online" in said
-    assert " TiB " in said
-    assert " B " in said
+    output = run("check", "sizing", "--entities", "1,1e13").stdout
+    assert "all_sales: not served online" in output
+    assert " TiB " in output
+    assert " B " in output
 
 
 def test_what_has_no_record_online_is_named(folder: Path) -> None:
@@ -283,9 +283,9 @@ def test_what_has_no_record_online_is_named(folder: Path) -> None:
 @pytest.mark.long
 def test_the_loader_of_a_table_of_the_project_is_inspected() -> None:
     run("ingest", "files", "sales", "sales.csv")
-    said = run("inspect-loader", "events_sales").stdout
-    assert said.startswith("table events_sales, snapshot 1: 30 rows\n")
-    assert "KiB" in said
+    output = run("inspect-loader", "events_sales").stdout
+    assert output.startswith("table events_sales, snapshot 1: 30 rows\n")
+    assert "KiB" in output
 
 
 @contextmanager

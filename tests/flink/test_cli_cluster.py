@@ -52,7 +52,7 @@ def test_without_a_cluster_status_exits_with_one_and_stop_does_nothing() -> None
 
 
 def test_invalid_sizes_are_rejected_by_name_before_anything_starts() -> None:
-    for option, value, said in (
+    for option, value, message in (
         ("--task-managers", "0", "task_managers = 0; expected at least 1"),
         ("--slots", "0", "slots = 0; expected at least 1"),
         ("--memory-mb", "500", "task_manager_mb = 500; expected at least 1024"),
@@ -61,7 +61,7 @@ def test_invalid_sizes_are_rejected_by_name_before_anything_starts() -> None:
     ):
         done = run("start", option, value)
         assert done.exit_code == 2
-        assert said in done.stderr
+        assert message in done.stderr
 
 
 def test_outside_a_project_there_is_no_cluster(

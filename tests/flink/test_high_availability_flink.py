@@ -67,13 +67,13 @@ class TwoLeaders:
 
     def leader(self) -> int:
         """The index of the job manager that leads: the last one that said so."""
-        said = [
+        grants = [
             (line[:23], n)
             for n in range(2)
             for line in (self.logs / f"{n}.log").read_text().splitlines()
             if "Resource manager service is granted leadership" in line
         ]
-        return max(said)[1]
+        return max(grants)[1]
 
     def log(self) -> str:
         """The ends of the processes' outputs."""

@@ -250,6 +250,7 @@ def test_an_interrupted_join_leaves_no_tables(
     assert staging(lake) == []
 
 
+@pytest.mark.long
 def test_the_local_join_in_subtasks_gives_the_same_bytes(
     tmp_path: Path, engine: FlinkHistoryEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,8 +141,8 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
         # nobody has submitted a job again
         assert (target.record().job or {})["job_id"] == first_job
         # the states of these jobs are continued from savepoints
-        said = shop.run(["submit", "spend", "--stop"], ["ingest", "topic", "clicks", "--stop"])
-        assert all(f"savepoint {JOBS}/checkpoints/" in text for text in said)
+        outputs = shop.run(["submit", "spend", "--stop"], ["ingest", "topic", "clicks", "--stop"])
+        assert all(f"savepoint {JOBS}/checkpoints/" in text for text in outputs)
         producer.send(100)
         shop.run(*jobs)
         assert wait_until(caught_up, QUIET_S, 1.0), loop.cluster.status()

@@ -104,8 +104,8 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: S3Shop, tmp_path: Path)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
-        said, _ = job.communicate()
-    assert shop.store.secret not in said
+        output, _ = job.communicate()
+    assert shop.store.secret not in output
     assert target.checkpoint_folder.is_dir()
 
     rows = tmp_path / "rows.parquet"

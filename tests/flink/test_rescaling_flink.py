@@ -220,11 +220,11 @@ def test_historical_features_of_four_tasks_lose_a_task_manager(
 ) -> None:
     cell = Cell("sawtooth", "5min", "1h", "sorted")
     stored = MatrixLake(tmp_path, cell)
-    said: list[str] = []
+    lines: list[str] = []
     killed: list[int] = []
 
     def report(line: str) -> None:
-        said.append(line)
+        lines.append(line)
         if "Flink joins them" in line and not killed:
             # the job starts now: the kill meets it wherever it is
             pids = [s.pid for s in cluster.status().processes if s.name != "jobmanager" and s.pid]

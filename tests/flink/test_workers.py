@@ -81,9 +81,9 @@ class Host:
 
     def run(self, *arguments: str, **environment: str) -> tuple[dict[str, Any], str, int]:
         process = self.start(*arguments, **environment)
-        said, complained = process.communicate("to read", timeout=LONG_S)
-        first, _, rest = said.partition("\n")
-        return json.loads(first), rest + complained, process.returncode
+        output, errors = process.communicate("to read", timeout=LONG_S)
+        first, _, rest = output.partition("\n")
+        return json.loads(first), rest + errors, process.returncode
 
     def plain(self, *arguments: str) -> tuple[dict[str, Any], str, int]:
         done = subprocess.run(
@@ -136,11 +136,11 @@ def _servers(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("what", quick_cases(["0", "7", "read", "raise"], "7", "raise"))
 def test_a_forked_worker_behaves_like_a_started_one(host: Host, what: str) -> None:
-    about, said, code = host.run(what, "--id=3", "ä b")
+    about, output, code = host.run(what, "--id=3", "ä b")
     plain, plainly_said, plain_code = host.plain(what, "--id=3", "ä b")
-    assert about.pop("imported"), said
+    assert about.pop("imported"), output
     assert not plain.pop("imported")
-    assert [line for line in said.splitlines() if "File" not in line and "^" not in line][-1] == (
+    assert [line for line in output.splitlines() if "File" not in line and "^" not in line][-1] == (
         plainly_said.splitlines()[-1]
     )
     assert code == plain_code
@@ -186,8 +186,8 @@ def test_a_worker_survives_its_server_and_the_next_gets_a_new_one(host: Host) ->
     about = json.loads(process.stdout.readline())
     os.kill(about["parent"], signal.SIGKILL)
     await_true(lambda: not is_running(about["parent"]))
-    again, said, _ = host.run("0")
-    assert again["imported"], said
+    again, output, _ = host.run("0")
+    assert again["imported"], output
     assert again["parent"] != about["parent"]
     assert is_running(about["pid"])
     assert process.poll() is None
@@ -204,9 +204,9 @@ def test_a_server_that_is_killed_while_a_client_waits_is_replaced(host: Host) ->
     # the listener, and a connection that it has not accepted
     await_true(lambda: Path("/proc/net/unix").read_text().count(f" {address}\n") == 2)
     os.kill(server, signal.SIGKILL)
-    said, complained = process.communicate(timeout=LONG_S)
-    about = json.loads(said.splitlines()[0])
-    assert about["imported"], complained
+    output, errors = process.communicate(timeout=LONG_S)
+    about = json.loads(output.splitlines()[0])
+    assert about["imported"], errors
     assert about["parent"] != server
 
 
@@ -254,18 +254,18 @@ def test_a_server_ends_with_its_task_manager_and_leaves_no_file(host: Host) -> N
 def test_a_worker_with_own_packages_or_no_socket_folder_is_started_directly(
     host: Host, variable: dict[str, str], why: str
 ) -> None:
-    about, said, code = host.run("5", **variable)
+    about, output, code = host.run("5", **variable)
     assert code == 5
-    assert re.search(f"paimon-features: this worker is not forked: .*{why}", said)
+    assert re.search(f"paimon-features: this worker is not forked: .*{why}", output)
     assert not about["imported"]
     assert not _servers(host.folder)
 
 
 def test_why_a_server_does_not_start_is_printed(folder: Path) -> None:
     host = Host(folder, servers="raise SystemError('no fonts')")
-    about, said, code = host.run("5")
+    about, output, code = host.run("5")
     assert (code, about["imported"]) == (5, False)
-    assert re.search("this worker is not forked: the server .*: SystemError: no fonts", said)
+    assert re.search("this worker is not forked: the server .*: SystemError: no fonts", output)
 
 
 def test_a_folder_writable_by_others_is_not_used(host: Host) -> None:

@@ -48,7 +48,7 @@ def test_an_exact_name_is_preferred_to_a_similar_one(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "mapping", "said"),
+    ("header", "mapping", "message"),
     [
         (
             "customer_id,unit_price,at_ms",
@@ -61,10 +61,10 @@ def test_an_exact_name_is_preferred_to_a_similar_one(write: Write) -> None:
     ],
 )
 def test_a_missing_or_ambiguous_column_is_reported_with_those_available(
-    write: Write, header: str, mapping: dict[str, str], said: str
+    write: Write, header: str, mapping: dict[str, str], message: str
 ) -> None:
     file = inspect_file(write("a.csv", header + "\n"))
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         group_files([file], SALES, mapping)
 
 
@@ -121,7 +121,7 @@ def test_a_topic_requires_a_name_and_valid_addresses() -> None:
     columns = topic_columns(SALES, {"country": "Land"})
     assert [c.field for c in columns] == ["customer_id", "unit_price", "Land", "at_ms"]
     KafkaTopic("a:9092,[::1]:9093", "clicks.v1-eu_2", "g", columns)
-    for servers, topic, said in (
+    for servers, topic, message in (
         ("a", "t", "'a' is not host:port"),
         ("a:9092,", "t", "'' is not host:port"),
         ("http://a:1", "t", "is not host:port"),
@@ -129,7 +129,7 @@ def test_a_topic_requires_a_name_and_valid_addresses() -> None:
         ("a:1", "..", "topic '..'"),
         ("a:1", "", "topic ''"),
     ):
-        with pytest.raises(ConfigurationError, match=re.escape(said)):
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
             KafkaTopic(servers, topic, "g", columns)
 
 

@@ -35,7 +35,7 @@ def test_a_folder_is_searched_recursively_for_known_formats(write: Write, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("gone.csv", "no such file or folder"),
         ("notes.txt", "expected a name that ends with .csv, .csv.gz, .parquet"),
@@ -46,12 +46,12 @@ def test_a_folder_is_searched_recursively_for_known_formats(write: Write, tmp_pa
     ],
 )
 def test_an_invalid_path_is_named_in_the_error(
-    write: Write, tmp_path: Path, name: str, said: str
+    write: Write, tmp_path: Path, name: str, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     for other in ("notes.txt", "_part.csv", "big.csv.GZ", "packed/big.jsonl.Gz"):
         write(other, "")
-    with pytest.raises(ConfigurationError, match=said) as raised:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         find_files([tmp_path / name])
     assert name in str(raised.value)
 
@@ -70,7 +70,7 @@ def test_a_csv_header_is_read_through_a_byte_order_mark_quotes_and_blanks(write:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.csv", b"", "not a CSV header"),
         ("a.csv", b"\n1,2\n", "not a CSV header"),
@@ -83,9 +83,9 @@ def test_a_csv_header_is_read_through_a_byte_order_mark_quotes_and_blanks(write:
     ],
 )
 def test_an_unreadable_file_is_an_error_before_a_job_starts(
-    write: Write, name: str, content: bytes, said: str
+    write: Write, name: str, content: bytes, message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said) as raised:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         inspect_file(write(name, content))
     assert name in str(raised.value)
 

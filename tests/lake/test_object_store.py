@@ -248,6 +248,7 @@ def _go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.long
 def test_no_commit_of_two_racing_processes_is_lost(lake: Lake, store: ObjectStore) -> None:
     writers = [_start(_WRITER, lake.warehouse, store.options, 100 * n, 4) for n in (1, 2)]
     for process in writers:

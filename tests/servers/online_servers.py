@@ -200,11 +200,11 @@ class SentinelServers(_Servers):
 
     def primary_port(self) -> int:
         """The port of the primary according to most sentinels."""
-        said = [
+        replies = [
             send_command(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
             for port in self.ports
         ]
-        ports = [int(str(reply[1])) for reply in said if isinstance(reply, list)]
+        ports = [int(str(reply[1])) for reply in replies if isinstance(reply, list)]
         return max(set(ports), key=ports.count)
 
     def agree_on(self, port: int) -> bool:

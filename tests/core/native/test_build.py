@@ -16,6 +16,7 @@ import pytest
 
 from paimon_features.core import native
 from paimon_features.core.native import CORE, STATE
+from tests.long_cases import quick_cases
 from tests.modules import load_file
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +35,7 @@ def test_a_checkout_that_was_set_up_has_the_core() -> None:
     assert os.environ.get(native.VARIABLE) == "0" or CORE is not None, STATE.found
 
 
-@pytest.mark.parametrize("own_header", [False, True])
+@pytest.mark.parametrize("own_header", quick_cases([False, True], True))
 def test_it_compiles_with_and_without_headers_of_python(tmp_path: Path, own_header: bool) -> None:
     build = load_file("hatch_build", ROOT / "hatch_build.py")
     compiler = build.find_compiler()

@@ -173,14 +173,14 @@ def test_tables_without_changelog_and_sources_without_retraction_are_rejected(
     project: Project, sql: Sql
 ) -> None:
     source = project.definitions.source("orders")
-    for table, mapping, error, said in (
+    for table, mapping, error, message in (
         ("shop.silent", {}, ConfigurationError, "'none', so it does not contain the replaced rows"),
         ("shop.gone", {}, UnknownNameError, "'gone'; available: orders, silent"),
         ("mall.orders", {}, UnknownNameError, "unknown database 'mall'"),
         ("shop.orders", {"op": "x"}, ConfigurationError, "filled from the kind of each change"),
         ("shop.orders", {"amount": "x"}, ConfigurationError, "shop.orders: unknown column 'x'"),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             ingest_change_log(
                 project.lake, source, table, mapping, state_dir=project.config.state_dir
             )

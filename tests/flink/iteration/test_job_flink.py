@@ -324,6 +324,7 @@ def test_the_subtasks_of_a_table_read_its_splits(flink: Any, tmp_path: Path) -> 
     assert max(number for number, _ in found) <= 40
 
 
+@pytest.mark.long
 def test_outputs_are_table_rows_exactly_once_in_spite_of_failures(
     flink: Any, tmp_path: Path
 ) -> None:

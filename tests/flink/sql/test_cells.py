@@ -78,8 +78,8 @@ def test_types_without_conversion_are_rejected_at_once() -> None:
         (MICROS, Date, "Timestamp columns"),
         (INT96, Float64, "Timestamp columns"),
     ]
-    for physical, kind, said in refused:
-        with pytest.raises(ConfigurationError, match=said) as raised:
+    for physical, kind, message in refused:
+        with pytest.raises(ConfigurationError, match=message) as raised:
             check_readable("amount", physical, kind)
         assert "column 'amount'" in str(raised.value)
     accepted = [(TEXT, k) for k, _ in KINDS] + [(BYTES, Bytes), (MICROS, Int64), (INT96, Timestamp)]

@@ -153,6 +153,7 @@ def test_an_interrupted_backfill_leaves_empty_tables_and_the_next_starts_over(
     feed.assert_exact()
 
 
+@pytest.mark.long
 def test_leftovers_of_a_killed_backfill_are_removed_first(
     target: TileTarget, feed: Feed, project: Project
 ) -> None:

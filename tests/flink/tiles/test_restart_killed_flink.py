@@ -173,6 +173,7 @@ def way_to_kill(number: int) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(600 + 60 * KILLS)
+@pytest.mark.long
 def test_a_repeatedly_killed_job_resumes_exactly(
     target: TileTarget, feed: Feed, client: Callable[..., Client]
 ) -> None:

@@ -280,8 +280,8 @@ def test_a_file_is_understood_and_each_row_is_an_event_of_the_proposed_source(
     by_name = {c["field"]: (c["field"], c["type"], c["role"]) for c in found["columns"]}
     assert [by_name[each[0]] for each in columns] == columns
     assert found["settings"] == settings
-    said = "; ".join([*found["notes"], *(n for c in found["columns"] for n in c["notes"])])
-    assert [text for text in notes if text not in said] == [], said
+    all_notes = "; ".join([*found["notes"], *(n for c in found["columns"] for n in c["notes"])])
+    assert [text for text in notes if text not in all_notes] == [], all_notes
     tried = run("try", tmp_path / "shop" / "features.py", path, "--json")
     assert tried.exit_code == 0, (tried.output, tried.exception)
     (view,) = json.loads(tried.stdout)
@@ -354,11 +354,11 @@ REFUSED: dict[str, tuple[str, Content, tuple[str, ...], list[str]]] = {
 def test_a_file_that_cannot_be_understood_is_refused_with_what_to_do(
     name: str, tmp_path: Path
 ) -> None:
-    file, content, options, said = REFUSED[name]
+    file, content, options, messages = REFUSED[name]
     write(tmp_path / file, content)
     done = run("init", tmp_path / "shop", "--from", tmp_path / file, *options)
     assert done.exit_code == 2, (done.output, done.exception)
-    assert [text for text in said if text not in done.stderr] == [], done.stderr
+    assert [text for text in messages if text not in done.stderr] == [], done.stderr
     assert not (tmp_path / "shop").exists()
 
 

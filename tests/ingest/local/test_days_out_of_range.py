@@ -47,13 +47,13 @@ def write(rows: pa.Table, path: Path) -> None:
     ("name", "column", "kind"),
     [
         ("a.parquet", "day", pa.date32()),
-        ("a.parquet", "day", pa.date64()),
+        pytest.param("a.parquet", "day", pa.date64(), marks=pytest.mark.long),
         ("a.arrow", "day", pa.date64()),
         ("a.orc", "day", pa.date32()),
-        ("a.parquet", "until", pa.date32()),
+        pytest.param("a.parquet", "until", pa.date32(), marks=pytest.mark.long),
         ("a.parquet", "until", pa.timestamp("s")),
-        ("a.arrow", "until", pa.timestamp("s")),
-        ("a.arrow", "until", pa.date64()),
+        pytest.param("a.arrow", "until", pa.timestamp("s"), marks=pytest.mark.long),
+        pytest.param("a.arrow", "until", pa.date64(), marks=pytest.mark.long),
     ],
 )
 def test_days_that_no_date_has_are_rejected(

@@ -23,6 +23,7 @@ from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.testing.generators import random_events
 from paimon_features.testing.sizes import seeds
 from tests import generators
+from tests.long_cases import quick_cases
 from tests.offline.lake_of_views import LakeOfViews
 
 TINY = 0.01
@@ -123,7 +124,7 @@ def test_random_definitions_give_the_same_bytes_in_parts(tmp_path: Path, seed: i
     assert parts.equals(whole)
 
 
-@pytest.mark.parametrize("margin", [1.0, 0.0])
+@pytest.mark.parametrize("margin", quick_cases([1.0, 0.0], 0.0))
 def test_of_large_tables_only_the_requested_entities_are_held(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch, margin: float
 ) -> None:

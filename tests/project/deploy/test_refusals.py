@@ -37,20 +37,20 @@ def change(project: Path, table: str, line: str) -> Path:
 
 def test_a_warehouse_of_this_host_needs_a_volume(tmp_path: Path) -> None:
     project = base_project(tmp_path)
-    said = refused(project, "--open")
-    assert f"the warehouse {project / 'lake'} is a folder of this host" in said
-    assert "--warehouse-volume CLAIM" in said
+    output = refused(project, "--open")
+    assert f"the warehouse {project / 'lake'} is a folder of this host" in output
+    assert "--warehouse-volume CLAIM" in output
 
 
 def test_a_remote_warehouse_needs_a_volume_for_the_state_only(tmp_path: Path) -> None:
     project = full_project(tmp_path)
     assert "--state-volume CLAIM" in refused(project)
-    said = refused(project, "--state-volume", "state", "--warehouse-volume", "lake")
-    assert "the warehouse s3://lake/shop is not a folder" in said
+    output = refused(project, "--state-volume", "state", "--warehouse-volume", "lake")
+    assert "the warehouse s3://lake/shop is not a folder" in output
 
 
 @pytest.mark.parametrize(
-    ("table", "line", "said"),
+    ("table", "line", "message"),
     [
         ("online", 'url = "redis://shop:hunter22@db:6379/0"', "[online] url contains a password"),
         ("flink", 'wire = "redis://:hunter22@db:6379/1"', "[flink] wire contains a password"),
@@ -68,34 +68,34 @@ def test_a_remote_warehouse_needs_a_volume_for_the_state_only(tmp_path: Path) ->
     ],
 )
 def test_settings_that_pods_must_not_or_cannot_have(
-    table: str, line: str, said: str, tmp_path: Path
+    table: str, line: str, message: str, tmp_path: Path
 ) -> None:
     error = refused(change(base_project(tmp_path), table, line), *CLAIM)
-    assert said in error
+    assert message in error
     assert "hunter22" not in error
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('"s3.endpoint.bogus" = "x"', "unknown option 's3.endpoint.bogus'"),
         ('"addressing-style" = "sideways"', "addressing style 'sideways'"),
     ],
 )
 def test_what_plan_refuses_of_a_warehouse_is_not_rendered(
-    line: str, said: str, tmp_path: Path
+    line: str, message: str, tmp_path: Path
 ) -> None:
     project = change(full_project(tmp_path), "lake.options", line)
-    assert said in refused(project, "--state-volume", "state")
+    assert message in refused(project, "--state-volume", "state")
     planned = CliRunner().invoke(cli, ["plan", "--project", str(project)])
     assert planned.exit_code == 2
-    assert said in planned.stderr
+    assert message in planned.stderr
 
 
 def test_an_open_server_is_asked_for(tmp_path: Path) -> None:
-    said = refused(base_project(tmp_path), "--warehouse-volume", "lake")
-    assert "[serve] tokens" in said
-    assert "--open" in said
+    output = refused(base_project(tmp_path), "--warehouse-volume", "lake")
+    assert "[serve] tokens" in output
+    assert "--open" in output
 
 
 def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> 
     (project / "shop_units_for_render.py").write_text("CENTS = 100\n")
     features = project / "features.py"
     features.write_text(features.read_text() + "\nimport shop_units_for_render\n")
-    said = refused(project, *CLAIM)
-    assert "add --file shop_units_for_render.py" in said
+    output = refused(project, *CLAIM)
+    assert "add --file shop_units_for_render.py" in output
     options = ["deploy", "render", "--project", str(project), *CLAIM]
     done = CliRunner().invoke(cli, [*options, "--file", "shop_units_for_render.py"])
     assert done.exit_code == 0, done.output
@@ -112,7 +112,7 @@ def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--kafka", "retail=kafka/retail"), "expected SOURCE=HOST:PORT,.../TOPIC"),
         (("--kafka", "retial=kafka:9092/retail"), "retial"),
@@ -132,14 +132,14 @@ def test_a_module_of_the_definitions_must_be_among_the_files(tmp_path: Path) -> 
         (("--set", "lake_secret=A b"), "not a name that Kubernetes accepts"),
     ],
 )
-def test_wrong_options_are_named(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    assert said in refused(base_project(tmp_path), *CLAIM, *options)
+def test_wrong_options_are_named(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    assert message in refused(base_project(tmp_path), *CLAIM, *options)
 
 
 def test_a_source_has_one_topic(tmp_path: Path) -> None:
     twice = ("--kafka", "retail=kafka:9092/a", "--kafka", "retail=kafka:9092/b")
-    said = refused(base_project(tmp_path), *CLAIM, *twice)
-    assert "two objects would be FlinkDeployment 'shop-ingest-retail'" in said
+    output = refused(base_project(tmp_path), *CLAIM, *twice)
+    assert "two objects would be FlinkDeployment 'shop-ingest-retail'" in output
 
 
 def test_too_large_a_project_is_refused(tmp_path: Path) -> None:
@@ -150,31 +150,31 @@ def test_too_large_a_project_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = refused(base_project(tmp_path), *CLAIM, "--into", str(tmp_path / "file" / "out"))
-    assert "cannot write into" in said
+    output = refused(base_project(tmp_path), *CLAIM, "--into", str(tmp_path / "file" / "out"))
+    assert "cannot write into" in output
 
 
 def test_the_token_file_is_not_published(tmp_path: Path) -> None:
     project = change(base_project(tmp_path), "serve", 'tokens = "tokens.toml"')
     (project / "tokens.toml").write_text("")
-    said = refused(project, *CLAIM, "--file", "tokens.toml")
-    assert "tokens.toml is the file of [serve] tokens" in said
+    output = refused(project, *CLAIM, "--file", "tokens.toml")
+    assert "tokens.toml is the file of [serve] tokens" in output
 
 
 def test_a_rest_catalog_needs_its_token_from_a_secret(tmp_path: Path) -> None:
     project = change(base_project(tmp_path), "lake.catalog", 'uri = "https://catalog"')
     change(project, "lake.catalog", 'warehouse = "shop"')
-    said = refused(project, *CLAIM)
-    assert "a Secret with the entry PAIMON_FEATURES_CATALOG_TOKEN by --set lake_secret" in said
+    output = refused(project, *CLAIM)
+    assert "a Secret with the entry PAIMON_FEATURES_CATALOG_TOKEN by --set lake_secret" in output
     options = ["deploy", "render", "--project", str(project), *CLAIM, "--set", "lake_secret=lake"]
     assert CliRunner().invoke(cli, options).exit_code == 0
     change(project, "lake.catalog", 'uri = "https://user:hunter2@catalog"')
-    said = refused(project, *CLAIM, "--set", "lake_secret=lake")
-    assert "[lake.catalog] uri contains a password" in said
-    assert "hunter2" not in said
+    output = refused(project, *CLAIM, "--set", "lake_secret=lake")
+    assert "[lake.catalog] uri contains a password" in output
+    assert "hunter2" not in output
 
 
 @pytest.mark.parametrize("digest", ["jobs", "jobs=latest", f"training=sha256:{'0' * 64}"])
 def test_a_digest_is_one_of_an_image_that_runs_there(tmp_path: Path, digest: str) -> None:
-    said = refused(base_project(tmp_path), *CLAIM, "--digest", digest)
-    assert "expected IMAGE=sha256:... with 64 hexadecimal digits" in said
+    output = refused(base_project(tmp_path), *CLAIM, "--digest", digest)
+    assert "expected IMAGE=sha256:... with 64 hexadecimal digits" in output

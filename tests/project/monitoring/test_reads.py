@@ -76,7 +76,7 @@ def test_statistics_of_any_range_are_those_of_its_events(shop: Shop, within: Tim
         country: sum(row["country"] == country for row in members) for country in COUNTRIES
     }
     assert found["gift"].categories == {
-        said: sum(row["gift"] is said for row in members) for said in (True, False)
+        gift: sum(row["gift"] is gift for row in members) for gift in (True, False)
     }
 
 

@@ -140,7 +140,7 @@ def test_a_view_without_keys_is_previewed_over_all_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entity", "as_of", "said"),
+    ("entity", "as_of", "message"),
     [
         ({"usr": 1}, NOON, "expected the keys of 'user'"),
         ("one", NOON, "expected a value of type int64"),
@@ -150,8 +150,8 @@ def test_a_view_without_keys_is_previewed_over_all_events() -> None:
         (None, 0, "no entity of view 'spend' has an event before"),
     ],
 )
-def test_what_does_not_fit_is_said(entity: Any, as_of: Any, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_what_does_not_fit_is_said(entity: Any, as_of: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         preview_events(view(), events((1, NOON, 1.0)), entity, as_of)
 
 

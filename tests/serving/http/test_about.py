@@ -109,10 +109,10 @@ def test_a_store_without_a_view_is_not_ready_and_the_process_is_live(make_client
 
 def test_a_store_that_evicts_or_has_evicted_is_not_ready(make_client: Any, filled: Any) -> None:
     class Changed(MemoryStore):
-        said = Evictions("run", 0)
+        current = Evictions("run", 0)
 
         def evictions(self) -> list[Evictions]:
-            return [self.said]
+            return [self.current]
 
     store = Changed()
     keys = [key for page in filled.store.scan(b"") for key in page]
@@ -127,15 +127,15 @@ def test_a_store_that_evicts_or_has_evicted_is_not_ready(make_client: Any, fille
     assert answer.json["store"] == {
         "reachable": True, "maxmemory_policies": ["noeviction"], "evicted_keys": 0,
     }  # fmt: skip
-    store.said = Evictions("run", 0, "allkeys-lru")
+    store.current = Evictions("run", 0, "allkeys-lru")
     answer = ready()
     assert answer.status == 503
     assert ["maxmemory-policy 'allkeys-lru'" in one for one in answer.json["reasons"]] == [True]
-    store.said = Evictions("run", 7)
+    store.current = Evictions("run", 7)
     answer = ready()
     assert answer.status == 503
     assert all("has evicted 7 keys" in one for one in answer.json["reasons"])
-    store.said = Evictions("", 0, None)  # its user may not read it
+    store.current = Evictions("", 0, None)  # its user may not read it
     answer = ready()
     assert (answer.status, answer.json["store"]["maxmemory_policies"]) == (200, [None])
 

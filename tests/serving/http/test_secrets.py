@@ -22,6 +22,7 @@ from paimon_features.online.store import MemoryStore
 from paimon_features.serving.http.access.tokens import add_token
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.logs import _JsonLines
+from tests.long_cases import quick_cases
 from tests.serving.chaos.processes import Server
 
 ROOT = Path(__file__).parents[3]
@@ -131,7 +132,9 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("definitions", FAILING)
+@pytest.mark.parametrize(
+    "definitions", quick_cases(FAILING, "a syntax error", "an error with the address")
+)
 def test_commands_that_fail_print_no_secret(tmp_path: Path, definitions: str) -> None:
     (tmp_path / "features.py").write_text(FAILING[definitions])
     (tmp_path / "paimon-features.toml").write_text(

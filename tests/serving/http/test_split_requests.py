@@ -105,8 +105,8 @@ class Echo:
 
     def _reply(self, exchange: Exchange, body: bytes | bytearray) -> Reply:
         request = exchange.request
-        said = repr((request.method, request.path, request.query, sorted(request.headers)))
-        return Reply(200, b"text/plain", said.encode() + b"\n" + bytes(body))
+        text = repr((request.method, request.path, request.query, sorted(request.headers)))
+        return Reply(200, b"text/plain", text.encode() + b"\n" + bytes(body))
 
 
 def replies(rng: random.Random, pieces: list[bytes]) -> bytes:
@@ -228,9 +228,9 @@ def test_requests_that_are_valid_are_answered_in_order_with_what_they_said(seed:
         for i, body in enumerate(bodies):
             head, _, got = got.partition(b"\r\n\r\n")
             length = int(re.findall(rb"content-length: (\d+)", head)[0])
-            said, got = got[:length], got[length:]
-            assert said.startswith(b"('POST', '/p%d'" % i)
-            assert said.endswith(b"\n" + body)
+            reply, got = got[:length], got[length:]
+            assert reply.startswith(b"('POST', '/p%d'" % i)
+            assert reply.endswith(b"\n" + body)
         assert got == b""
 
 

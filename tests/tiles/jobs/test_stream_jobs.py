@@ -39,7 +39,7 @@ def record(state: Path, process: ProcessHolder | None = None) -> StreamJobRecord
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, None),
         ({"lag": 7}, None),
@@ -59,9 +59,9 @@ def record(state: Path, process: ProcessHolder | None = None) -> StreamJobRecord
         ({"kind": "iteration", "checkpoint_ms": None}, None),
     ],
 )
-def test_what_needs_attention(changes: dict[str, object], said: str | None) -> None:
+def test_what_needs_attention(changes: dict[str, object], message: str | None) -> None:
     found = replace(RUNNING, **changes).attention(NOW)  # type: ignore[arg-type]
-    assert found is None if said is None else said in str(found)
+    assert found is None if message is None else message in str(found)
 
 
 def test_a_job_whose_client_was_killed_is_lost(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from paimon_features.lake.reading.table_reader import read_arrow
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
 from tests.data_files import replace_file
+from tests.long_cases import quick_cases
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
@@ -132,7 +133,7 @@ def filtered(lake: Lake, condition: str) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ["append", "deduplicate", "partial-update"])
-@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("partitioned", quick_cases([False, True], True))
 def test_each_condition_selects_the_rows_that_it_is_true_for(
     lake: Lake, engine: str, partitioned: bool
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
+from tests.long_cases import quick_cases  # noqa: E402
 from trainer_bridge.models import (  # noqa: E402
     Attention,
     InputShapes,
@@ -171,7 +172,7 @@ def test_networks_overfit_64_rows(index: int) -> None:
     assert loss < 0.02
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", quick_cases([0, 1], 0))
 def test_networks_are_one_graph(index: int) -> None:
     network = networks()[index]
     explained = torch._dynamo.explain(network)(**network.examples())
