@@ -177,7 +177,10 @@ def nested(depth: int) -> Any:
         ({"is": "os.system", "command": "true"}, "unknown kind of definition"),
         ({"is": "Aggregate"}, "unknown kind of definition"),
         ({"is": "Entity", "name": "e", "keys": {"map": []}, "__class__": "x"}, "unknown argument"),
-        ({"is": "Entity", "name": "e", "keys": {"map": [["k", {"type": "code"}]]}}, "not a column"),
+        (
+            {"is": "Entity", "name": "e", "keys": {"map": [["k", {"type": "code"}]]}},
+            "unknown column type",
+        ),
         ({"is": "Entity", "name": "../e", "keys": {"map": []}}, "entity '../e'"),
         ({"is": "Entity", "name": {"ref": 99}, "keys": {"map": []}}, "not before it"),
         ({"is": "Entity", "name": {"ref": -1}, "keys": {"map": []}}, "not before it"),
