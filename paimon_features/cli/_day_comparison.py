@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
@@ -117,16 +117,7 @@ def _document(report: RepairReport) -> dict[str, object]:
                 "missing": day.missing,
                 "spurious": day.spurious,
                 "partials": dict(day.partials),
-                "examples": [
-                    {
-                        "keys": change.keys,
-                        "tile_start": change.tile_start,
-                        "partial": change.partial,
-                        "found": change.found,
-                        "expected": change.expected,
-                    }
-                    for change in day.examples
-                ],
+                "examples": [asdict(change) for change in day.examples],
             }
             for day in report.days
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from paimon_features.core.times.clock import now_ms
 
 if TYPE_CHECKING:
     from paimon_features.lake.metadata.snapshots import SnapshotRef
-    from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.offline.reading.pinning import AsOf, Pin
 
 
 __all__ = [
@@ -35,10 +35,11 @@ __all__ = [
     "OutputFile",
     "check_engine",
     "check_options",
+    "cluster_address",
     "message_printer",
     "moment_ms",
     "pins",
-    "show_not_included",
+    "show_sources",
     "time_ms",
     "time_text",
 ]
@@ -99,6 +100,23 @@ CLUSTER = click.option(
     help="Run on the session cluster with this REST address (of several job managers: with any of "
     "these); without a value: on the local one of 'paimon-features cluster start'.",
 )
+
+
+def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
+    """Return the host:port of ``--cluster``; without an address, that of the project's cluster.
+
+    Raises
+    ------
+    ConfigurationError
+        If the project's own cluster is meant and does not run.
+    """
+    if cluster is None:
+        return None
+    from paimon_features.flink import cluster as clusters
+
+    return clusters.cluster_address(state_dir, cluster)
+
+
 ENGINE = click.option(
     "--engine",
     type=click.Choice(["local", "flink"]),
@@ -164,8 +182,10 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
     return named
 
 
-def show_not_included(commits: Mapping[str, int]) -> None:
-    """Print, by view, how many commits of events its tiles do not contain yet."""
+def show_sources(sources: Iterable[Pin], commits: Mapping[str, int]) -> None:
+    """Print the snapshots that were read, and the commits that they do not contain."""
+    for source in sources:
+        click.echo(f"  from {source.describe()}")
     for view, count in commits.items():
         if count:
             commits_of = "1 commit" if count == 1 else f"{count:,} commits"

@@ -11,6 +11,8 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -161,3 +163,10 @@ class Progress:
         if self._ticker is not None:
             self._ticker.join()
         self._clear()  # the line was about something that is over
+
+
+@contextmanager
+def steps(phase: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback ``(done, total)`` that shows the progress."""
+    with Progress(phase, as_json) as progress:
+        yield progress.update

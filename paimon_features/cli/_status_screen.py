@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from paimon_features.cli._options import time_text
 from paimon_features.cli._tables import table_lines
+from paimon_features.cli._values import size_text
 from paimon_features.flink.stream_jobs import StreamJob
 from paimon_features.project.status import ProjectStatus
 from paimon_features.project.status.job_status import JobStatus, LeaseStatus
 from paimon_features.project.status.tables import RejectedStatus, TableStatus
 from paimon_features.project.status.views import OnlineStatus, ViewStatus
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def screen(status: ProjectStatus) -> list[str]:
@@ -51,17 +50,6 @@ def age(since_ms: int | None, now_ms: int) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"
-
-
-def size_text(count: float) -> str:
-    """Return a number of bytes.
-
-    >>> size_text(17), size_text(2_000), size_text(5 << 30)
-    ('17 B', '2.0 KiB', '5.0 GiB')
-    """
-    power = min(max(0, int(count).bit_length() - 1) // 10, len(_UNITS) - 1)
-    value = count / 1_024**power
-    return f"{value:,.1f} {_UNITS[power]}" if power else f"{count:.0f} B"
 
 
 def _online(online: OnlineStatus | None) -> list[str]:

@@ -13,6 +13,7 @@ from paimon_features.core.types.schema import DataType
 
 ITEMS = 8
 """Items of a list to show, so that an embedding fits in a line."""
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, list[Any]]:
@@ -94,3 +95,14 @@ def shown(value: Any) -> str:
         rest = [f"... {len(value)} in all"] if len(value) > ITEMS else []
         return f"[{', '.join([*map(shown, value[:ITEMS]), *rest])}]"
     return str(value)
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes.
+
+    >>> size_text(17), size_text(2_000), size_text(5 << 30)
+    ('17 B', '2.0 KiB', '5.0 GiB')
+    """
+    power = min(max(0, int(count).bit_length() - 1) // 10, len(_UNITS) - 1)
+    value = count / 1_024**power
+    return f"{value:,.1f} {_UNITS[power]}" if power else f"{count:.0f} B"

@@ -8,10 +8,16 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._day_comparison import Days, compare_days
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT, check_options, message_printer
+from paimon_features.cli._options import (
+    CLUSTER,
+    JSON,
+    PROJECT,
+    check_options,
+    cluster_address,
+    message_printer,
+)
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target

@@ -10,7 +10,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
-from paimon_features.cli._status_screen import size_text
+from paimon_features.cli._values import size_text
 from paimon_features.project import Project
 from paimon_features.project.backup import back_up
 

@@ -15,7 +15,7 @@ from paimon_features.cli._options import (
     PROJECT,
     OutputFile,
     pins,
-    show_not_included,
+    show_sources,
     time_ms,
 )
 from paimon_features.cli._progress import Progress
@@ -96,6 +96,4 @@ def derive(
         click.echo(json.dumps(document, indent=2))
         return
     click.echo(text)
-    for source in sources:
-        click.echo(f"  from {source.describe()}")
-    show_not_included(lacking)
+    show_sources(sources, lacking)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
-from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._progress import steps
 from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.cli._signals import stop_event
 from paimon_features.core.errors import ConfigurationError

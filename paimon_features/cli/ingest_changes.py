@@ -6,7 +6,6 @@ import json
 
 import click
 
-from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._ingest_jobs import (
     COLUMNS,
     SOURCE,
@@ -17,7 +16,7 @@ from paimon_features.cli._ingest_jobs import (
     stop_or_show,
     stream_options,
 )
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import CLUSTER, JSON, PROJECT, cluster_address
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._shared_options import changes_data
 from paimon_features.core.errors import ConfigurationError

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli import INTERRUPTED
-from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._ingest_jobs import (
     COLUMNS,
     MAX_LINE_BYTES,
@@ -21,7 +20,7 @@ from paimon_features.cli._ingest_jobs import (
     stop_or_show,
 )
 from paimon_features.cli._inputs import INPUT
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import CLUSTER, JSON, PROJECT, cluster_address
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.core.configuration.input_settings import InputSettings

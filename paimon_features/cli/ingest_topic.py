@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._ingest_jobs import (
     COLUMNS,
     MAX_LINE_BYTES,
@@ -20,7 +19,7 @@ from paimon_features.cli._ingest_jobs import (
     stop_or_show,
     stream_options,
 )
-from paimon_features.cli._options import JSON, PROJECT, time_ms
+from paimon_features.cli._options import CLUSTER, JSON, PROJECT, cluster_address, time_ms
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.core.configuration.kafka_settings import KafkaSettings, check_brokers

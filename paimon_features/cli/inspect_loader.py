@@ -13,6 +13,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._shared_options import grouped
+from paimon_features.cli._values import size_text
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from paimon_features.lake.catalog import Lake
 from paimon_features.project import Project
@@ -156,7 +157,7 @@ def _lines(found: Inspection) -> Iterator[str]:
     yield f"table {plan['table']}, snapshot {plan['snapshot_id']}: {plan['rows']:,} rows"
     yield ""
     yield "plan"
-    yield f"  files        {files.files:,} of {_size(files.bytes)} in all"
+    yield f"  files        {files.files:,} of {size_text(files.bytes)} in all"
     looked = "" if files.footers == files.files else f" in the first {files.footers} files"
     yield f"  row groups   {files.row_groups:,} of {files.row_group_rows:,} rows (median){looked}"
     yield (
@@ -180,7 +181,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         )
     yield f"  {'all together':12} {'':17} {'':8} {found.rows_per_s:13,.0f}"
     yield ""
-    yield f"bound by {found.bound}; peak memory {_size(found.peak_bytes)}"
+    yield f"bound by {found.bound}; peak memory {size_text(found.peak_bytes)}"
     if found.advice:
         yield "advice"
         yield from (f"  - {line}" for line in found.advice)
@@ -192,16 +193,3 @@ _OUTPUTS: dict[str, Any] = {
     "numpy": "one matrix per dtype",
     "arrow": "Arrow batches: some columns have no tensor form, or nulls without a fill value",
 }
-
-
-def _size(count: int) -> str:
-    """
-    >>> _size(3 * 2**20)
-    '3.0 MiB'
-    """
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:,.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} GiB"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features.cli._cluster_address import CLUSTER, cluster_address
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import CLUSTER, JSON, PROJECT, cluster_address
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.core.errors import JobError
 from paimon_features.iteration.program_file import load_program

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.cli._progress import Progress
+from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._progress import Progress, steps
 from paimon_features.cli._shared_options import changes_data
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project import Project
 from paimon_features.project.maintenance.maintenance_sql import TableSize
 from paimon_features.project.maintenance.tables import MaintainedTable
@@ -89,13 +91,9 @@ def maintain(
         if no_compact or keep_newest is not None or pause or allow_skipped:
             raise click.UsageError("--only takes nothing but NAMES")
         if only == "release":
-            from paimon_features.cli._release import release
-
-            release(tables, path, as_json)
+            _release_all(tables, path, as_json)
         else:
-            from paimon_features.cli._rollup import roll_up
-
-            roll_up(tables, path, as_json)
+            _roll_up(tables, path, as_json)
         return
     with Progress("maintaining", as_json, unit="tables") as progress:
         done = run(
@@ -126,3 +124,54 @@ def _size(size: TableSize) -> str:
         f"{size.live_files:,} live files, {size.snapshots:,} snapshots, "
         f"{size.bytes / 2**20:,.1f} MiB in {size.files:,}"
     )
+
+
+def _release_all(names: Sequence[str], path: str, as_json: bool) -> None:
+    """Release events of sources that were held for a future timestamp."""
+    if not names:
+        raise click.UsageError("--only release requires the names of sources")
+    documents = [_release(Project.open(path), name, as_json) for name in names]
+    if as_json:
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+
+
+def _release(project: Project, source: str, as_json: bool) -> dict[str, object]:
+    from paimon_features.ingest.release import release_due
+    from paimon_features.lake.ownership import lease
+
+    lake, defined = project.lake, project.definitions.source(source)
+    purpose = f"release events of {source!r}"
+    with (
+        lease.acquire(lake, defined.table, purpose=purpose),
+        lease.acquire(lake, defined.rejected_table, purpose=purpose),
+        Progress("reading held events", as_json),
+    ):
+        done = release_due(lake, defined, now_ms())
+    if as_json:
+        return asdict(done)
+    click.echo(f"{done.events:,} events released to {defined.table}")
+    if done.duplicates:
+        click.echo(f"{done.duplicates:,} were duplicates of ingested ids")
+    if done.next_ms is not None:
+        click.echo(f"{done.waiting:,} still held, the first until {time_text(done.next_ms)}")
+    return asdict(done)
+
+
+def _roll_up(views: Sequence[str], path: str, as_json: bool) -> None:
+    """Roll up tiles of past days to one row per entity, for all lifetime views or ``views``."""
+    project = Project.open(path)
+    defined = project.definitions.views
+    # a view without keys is read by ranges of time, which takes no rollups
+    names = views or tuple(
+        name for name, view in defined.items() if view.compiled.has_lifetime and view.compiled.keys
+    )
+    done = {}
+    for name in names:
+        with steps("rolling up", as_json) as progress:
+            done[name] = project.jobs.roll_up(name, progress)
+        if not as_json:
+            click.echo(f"{name}: {done[name]}")
+    if as_json:
+        click.echo(json.dumps({name: asdict(rolled) for name, rolled in done.items()}, indent=2))
+    elif not names:
+        click.echo("no view has a lifetime window; name a view to roll it up anyway")

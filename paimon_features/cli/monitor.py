@@ -12,7 +12,7 @@ import click
 
 from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_ms
-from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._progress import steps
 from paimon_features.cli._shared_options import grouped
 from paimon_features.cli._tables import new_console, new_table
 from paimon_features.core.errors import ConfigurationError, UnknownNameError

@@ -22,9 +22,9 @@ from paimon_features.cli._options import (
     check_engine,
     message_printer,
     pins,
-    show_not_included,
+    show_sources,
 )
-from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._progress import steps
 from paimon_features.cli._shared_options import changes_data, grouped
 from paimon_features.core.process.callbacks import OnProgress
 from paimon_features.project import Project
@@ -148,9 +148,7 @@ def _show_file(written: WrittenFile, as_json: bool) -> None:
         click.echo(json.dumps(written.to_document(), indent=2))
         return
     click.echo(f"{written.path}: {written.rows:,} rows, {len(written.features)} features")
-    for source in written.sources:
-        click.echo(f"  from {source.describe()}")
-    show_not_included(written.commits_not_included)
+    show_sources(written.sources, written.commits_not_included)
 
 
 def _show_table(built: TrainingSet, appended: bool, as_json: bool) -> None:
@@ -164,6 +162,4 @@ def _show_table(built: TrainingSet, appended: bool, as_json: bool) -> None:
             f"  {built.rows_without_features:,} rows have no feature value: a null key, or an "
             "entity unknown at that time"
         )
-    for source in built.sources:
-        click.echo(f"  from {source.describe()}")
-    show_not_included(built.commits_not_included)
+    show_sources(built.sources, built.commits_not_included)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import click
 
@@ -27,6 +28,28 @@ class Sampling:
     times: int
     seed: int
     wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Which served values are compared again: of a time and, in the request log, of a service."""
+
+    since: str | None
+    until: str | None
+    service: str | None
+
+    def to_keywords(self, sampling: Sampling) -> dict[str, Any]:
+        """Return the arguments of both comparisons of what was served."""
+        from paimon_features.serving.request_log.log import optional_salt
+
+        clock_ms = now_ms()
+        return {
+            "since_ms": moment_ms(self.since or "1d", clock_ms),
+            "until_ms": clock_ms + 1 if self.until is None else moment_ms(self.until, clock_ms),
+            "sample": sampling.sample,
+            "seed": sampling.seed,
+            "salt": optional_salt(),
+        }
 
 
 @click.command()
@@ -53,6 +76,7 @@ class Sampling:
 @click.option("--until", help="With these: only what was served before this time.")
 @click.option("--service", help="With --from-log: only requests for this service.")
 @grouped(Sampling, "sampling")
+@grouped(Served, "served")
 @PROJECT
 @JSON
 @click.pass_context
@@ -63,9 +87,7 @@ def verify(
     from_log: bool,
     predictions: bool,
     models: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    service: str | None,
+    served: Served,
     path: str,
     as_json: bool,
 ) -> None:
@@ -92,12 +114,12 @@ def verify(
     """
 
     if predictions:
-        if features is not None or from_log or service:
+        if features is not None or from_log or served.service:
             raise click.UsageError(
                 "--predictions takes --model; no FEATURES, --from-log, --service"
             )
         with Progress("reading predictions", as_json) as progress:
-            status = _predictions(path, models, since, until, sampling, as_json, progress.message)
+            status = _predictions(path, models, served, sampling, as_json, progress.message)
         ctx.exit(status)
     if models:
         raise click.UsageError("--model requires --predictions")
@@ -105,9 +127,9 @@ def verify(
         if features is not None:
             raise click.UsageError("--from-log takes --service, not FEATURES")
         with Progress("reading the request log", as_json) as progress:
-            status = _from_log(path, since, until, service, sampling, as_json, progress.message)
+            status = _from_log(path, served, sampling, as_json, progress.message)
         ctx.exit(status)
-    if features is None or since or until or service:
+    if features is None or served != Served(None, None, None):
         raise click.UsageError("pass FEATURES; --since, --until and --service require --from-log")
     project = Project.open(path)
     with Progress("comparing", as_json, unit="entities") as progress:
@@ -133,10 +155,7 @@ def verify(
         }
         click.echo(json.dumps(summary, indent=2))
     else:
-        for difference in report.differences[:SHOWN]:
-            click.echo(str(difference))
-        if len(report.differences) > SHOWN:
-            click.echo(f"... and {len(report.differences) - SHOWN} more")
+        _print_first(report.differences)
         if not report.compared:
             click.echo(
                 "nothing could be compared: the events of all sampled entities were committed in "
@@ -151,31 +170,25 @@ def verify(
     ctx.exit(0 if report.ok else 1)
 
 
+def _print_first(differences: Sequence[object]) -> None:
+    for difference in differences[:SHOWN]:
+        click.echo(str(difference))
+    if len(differences) > SHOWN:
+        click.echo(f"... and {len(differences) - SHOWN} more")
+
+
 def _from_log(
     path: str,
-    since: str | None,
-    until: str | None,
-    service: str | None,
+    served: Served,
     sampling: Sampling,
     as_json: bool,
     show: Callable[[str], None],
 ) -> int:
     """Compare the request log, print what was found; the exit code."""
     from paimon_features.project.verification.request_log.check import check_log
-    from paimon_features.serving.request_log.log import optional_salt
 
-    project = Project.open(path)
-    clock_ms = now_ms()
-    report = check_log(
-        project,
-        since_ms=moment_ms(since or "1d", clock_ms),
-        until_ms=clock_ms + 1 if until is None else moment_ms(until, clock_ms),
-        service=service,
-        sample=sampling.sample,
-        seed=sampling.seed,
-        salt=optional_salt(),
-        on_message=show,
-    )
+    project, options = Project.open(path), served.to_keywords(sampling)
+    report = check_log(project, service=served.service, on_message=show, **options)
     if as_json:
         summary = {
             "ok": report.ok,
@@ -189,10 +202,7 @@ def _from_log(
         }
         click.echo(json.dumps(summary, indent=2))
         return 0 if report.ok else 1
-    for difference in report.differences[:SHOWN]:
-        click.echo(str(difference))
-    if len(report.differences) > SHOWN:
-        click.echo(f"... and {len(report.differences) - SHOWN} more")
+    _print_first(report.differences)
     count = len(report.differences)
     verdict = f"{count} differ" if count else ("all agree" if report.ok else "nothing compared")
     click.echo(
@@ -209,27 +219,16 @@ def _from_log(
 def _predictions(
     path: str,
     models: tuple[str, ...],
-    since: str | None,
-    until: str | None,
+    served: Served,
     sampling: Sampling,
     as_json: bool,
     show: Callable[[str], None],
 ) -> int:
     """Compute logged predictions again, print what was found; the exit code."""
     from paimon_features.project.verification.predictions import check_predictions
-    from paimon_features.serving.request_log.log import optional_salt
 
-    clock_ms = now_ms()
-    report = check_predictions(
-        Project.open(path),
-        models,
-        since_ms=moment_ms(since or "1d", clock_ms),
-        until_ms=clock_ms + 1 if until is None else moment_ms(until, clock_ms),
-        sample=sampling.sample,
-        seed=sampling.seed,
-        salt=optional_salt(),
-        on_message=show,
-    )
+    project, options = Project.open(path), served.to_keywords(sampling)
+    report = check_predictions(project, models, on_message=show, **options)
     features = report.features
     if as_json:
         summary = {
@@ -250,11 +249,7 @@ def _predictions(
         }
         click.echo(json.dumps(summary, indent=2))
         return 0 if report.ok else 1
-    lines = [*map(str, report.differences), *map(str, features.differences)]
-    for line in lines[:SHOWN]:
-        click.echo(line)
-    if len(lines) > SHOWN:
-        click.echo(f"... and {len(lines) - SHOWN} more")
+    _print_first([*report.differences, *features.differences])
     count = len(report.differences)
     verdict = f"{count} differ" if count else ("all agree" if report.compared else "none")
     click.echo(

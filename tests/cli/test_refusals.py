@@ -271,7 +271,7 @@ def test_nothing_is_deleted_of_an_entity_until_the_word_is_typed() -> None:
 def test_sizes_are_estimated_for_any_number_and_name_what_is_left_out() -> None:
     output = run("check", "sizing", "--entities", "1,1e13").stdout
     assert "all_sales: not served online" in output
-    assert " TiB " in output
+    assert " PiB " in output
     assert " B " in output
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli._values import size_text
 from paimon_features.cli.checks import SizingOptions
 from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from paimon_features.online.store.sizing import TotalSize, ViewSize, measured_size, size_of, total
@@ -83,19 +84,7 @@ def _lines(
     yield f"{'entities':>15} {'records':>12} {'peak':>12}   nodes of {options.node_memory:g} GiB"
     for one in totals:
         yield (
-            f"{one.entities:>15,} {_bytes(one.bytes):>12} {_bytes(one.peak_bytes):>12}   "
+            f"{one.entities:>15,} {size_text(one.bytes):>12} {size_text(one.peak_bytes):>12}   "
             f"{one.nodes:,}"
         )
     yield f"(peak: one view being rebuilt; {options.headroom:.0%} of each node stays free)"
-
-
-def _bytes(count: float) -> str:
-    """
-    >>> _bytes(3 * 2**30)
-    '3.0 GiB'
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"

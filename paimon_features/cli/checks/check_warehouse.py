@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from paimon_features.cli._options import moment_ms
-from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._progress import steps
 from paimon_features.core.errors import DamagedFileError, UnknownNameError
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake import Lake

@@ -145,20 +145,16 @@ class PaimonOfflineStore(FeastOfflineStore):
 
         Of a view that the project materializes itself there is nothing to pull: no rows.
         """
-        columns = [*join_key_columns, *feature_name_columns, timestamp_field]
-        if isinstance(data_source, PaimonSource) and data_source.is_computed:
-            return PaimonRetrievalJob(config, lambda: _no_rows(config, data_source, columns))
-        return feast_ibis.pull_latest_from_table_or_query_ibis(
-            config=config,
-            data_source=data_source,
-            join_key_columns=join_key_columns,
-            feature_name_columns=feature_name_columns,
-            timestamp_field=timestamp_field,
+        return _pulled(
+            feast_ibis.pull_latest_from_table_or_query_ibis,
+            config,
+            data_source,
+            join_key_columns,
+            feature_name_columns,
+            timestamp_field,
             created_timestamp_column=created_timestamp_column,
             start_date=start_date,
             end_date=end_date,
-            data_source_reader=_reader(config),
-            data_source_writer=_writer(config),
         )
 
     @staticmethod
@@ -173,20 +169,16 @@ class PaimonOfflineStore(FeastOfflineStore):
         end_date: dt.datetime | None = None,
     ) -> RetrievalJob:
         """Return all rows of a time range; none of a view that the project computes."""
-        columns = [*join_key_columns, *feature_name_columns, timestamp_field]
-        if isinstance(data_source, PaimonSource) and data_source.is_computed:
-            return PaimonRetrievalJob(config, lambda: _no_rows(config, data_source, columns))
-        return feast_ibis.pull_all_from_table_or_query_ibis(
-            config=config,
-            data_source=data_source,
-            join_key_columns=join_key_columns,
-            feature_name_columns=feature_name_columns,
-            timestamp_field=timestamp_field,
+        return _pulled(
+            feast_ibis.pull_all_from_table_or_query_ibis,
+            config,
+            data_source,
+            join_key_columns,
+            feature_name_columns,
+            timestamp_field,
             created_timestamp_column=created_timestamp_column,
             start_date=start_date,
             end_date=end_date,
-            data_source_reader=_reader(config),
-            data_source_writer=_writer(config),
         )
 
     @staticmethod
@@ -314,6 +306,31 @@ def _stored(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_stored(kind.value_type))
     return pa.null() if pa.types.is_null(kind) else kind
+
+
+def _pulled(
+    pull: Callable[..., RetrievalJob],
+    config: Any,
+    data_source: Any,
+    join_key_columns: list[str],
+    feature_name_columns: list[str],
+    timestamp_field: str,
+    **bounds: object,
+) -> RetrievalJob:
+    """Return the rows that Feast's function pulls; none of a view that the project computes."""
+    columns = [*join_key_columns, *feature_name_columns, timestamp_field]
+    if isinstance(data_source, PaimonSource) and data_source.is_computed:
+        return PaimonRetrievalJob(config, lambda: _no_rows(config, data_source, columns))
+    return pull(
+        config=config,
+        data_source=data_source,
+        join_key_columns=join_key_columns,
+        feature_name_columns=feature_name_columns,
+        timestamp_field=timestamp_field,
+        data_source_reader=_reader(config),
+        data_source_writer=_writer(config),
+        **bounds,
+    )
 
 
 def _reader(config: Any) -> Callable[[Any, str], Any]:
