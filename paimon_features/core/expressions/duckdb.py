@@ -134,7 +134,7 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
         value = sql.signed_text(f"{x} < 0", x, f"CAST({x} AS HUGEINT) + {2**63}")
     else:
         value = x if kind.text == "string" else _ordered_value(kind, x)
-    return sql.where(f"{x} IS NOT NULL", f"{time} || {value}")
+    return _or_null(x, f"{time} || {value}")
 
 
 def _ordered_value(kind: DataType, x: str) -> str:
@@ -150,17 +150,8 @@ def _ordered_value(kind: DataType, x: str) -> str:
     return f"strftime(CAST({x} AS TIMESTAMP), '{pattern}')"
 
 
-def _item(expr: Call, *args: str) -> str:
-    texts = []
-    for position, (arg, x) in enumerate(zip(expr.args, args, strict=True), 1):
-        if arg.type is Int64:
-            value = sql.item_int(x)
-        elif arg.type.text == "string":
-            value = sql.item_string(x, last=position == len(args))
-        else:
-            value = _ordered_value(arg.type, x)
-        texts.append(sql.where(f"{x} IS NOT NULL", value))
-    return sql.item(texts)
+def _or_null(x: str, text: str) -> str:
+    return sql.where(f"{x} IS NOT NULL", text)
 
 
 def _element(expr: Call, x: str, _: str) -> str:
@@ -215,7 +206,8 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "upper": lambda _, x: f"translate({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
     "bucket": sql.bucket,
     "hash_bucket": lambda _, x, n: f"(CAST('0x' || substr(md5({x}), 1, 12) AS BIGINT) % {n})",
-    "scaled_int": _scaled_int, "ordered": _ordered, "item": _item,
+    "scaled_int": _scaled_int, "ordered": _ordered,
+    "item": lambda expr, *args: sql.item(expr, args, _ordered_value, _or_null),
     "distinct_item": lambda _, x: sql.where(f"{x} IS NOT NULL", f"unhex({sql.sketch_hex(x)})"),
     "element": _element, "size": lambda _, x: f"len({x})",
     "fits_add": _fits("+"), "fits_sub": _fits("-"), "fits_mul": _fits("*"),

@@ -185,7 +185,7 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
         value = sql.signed_text(f"{x} < 0", x, f"({x} + CAST({INT64_MAX} AS BIGINT)) + 1")
     else:
         value = x if kind.text == "string" else _ordered_value(kind, x)
-    return f"(CASE WHEN {x} IS NOT NULL THEN {time} || {value} ELSE CAST(NULL AS STRING) END)"
+    return _or_null(x, f"{time} || {value}")
 
 
 def _hash_bucket(_: Call, x: str, n: str) -> str:
@@ -214,18 +214,9 @@ def _ordered_value(kind: DataType, x: str) -> str:
     return f"CAST({x} AS STRING)"
 
 
-def _item(expr: Call, *args: str) -> str:
-    texts = []
-    for position, (arg, x) in enumerate(zip(expr.args, args, strict=True), 1):
-        if arg.type is Int64:
-            value = sql.item_int(x)
-        elif arg.type.text == "string":
-            value = sql.item_string(x, last=position == len(args))
-        else:
-            value = _ordered_value(arg.type, x)
-        # a CASE of several tests is not null where all of them are
-        texts.append(f"(CASE WHEN {x} IS NOT NULL THEN {value} ELSE CAST(NULL AS STRING) END)")
-    return sql.item(texts)
+def _or_null(x: str, text: str) -> str:
+    # a CASE of several tests is not null where all of them are
+    return f"(CASE WHEN {x} IS NOT NULL THEN {text} ELSE CAST(NULL AS STRING) END)"
 
 
 def _element(expr: Call, x: str, _: str) -> str:
@@ -324,7 +315,8 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "lower": lambda _, x: f"TRANSLATE({x}, '{alphabet.UPPER}', '{alphabet.LOWER}')",
     "upper": lambda _, x: f"TRANSLATE({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
     "bucket": sql.bucket, "hash_bucket": _hash_bucket,
-    "scaled_int": _scaled_int, "ordered": _ordered, "item": _item,
+    "scaled_int": _scaled_int, "ordered": _ordered,
+    "item": lambda expr, *args: sql.item(expr, args, _ordered_value, _or_null),
     "distinct_item": lambda _, x: (
         f"(CASE WHEN {x} IS NOT NULL THEN UNHEX({sql.sketch_hex(x)}) ELSE CAST(NULL AS BYTES) END)"
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paimon_features.core.expressions.items import (
     ESCAPES,
@@ -14,7 +14,7 @@ from paimon_features.core.expressions.items import (
     SKETCH_HEADER,
 )
 from paimon_features.core.expressions.nodes import Call, Literal, date_text, quoted, time_text
-from paimon_features.core.types.schema import DecimalType, Float64
+from paimon_features.core.types.schema import DataType, DecimalType, Float64, Int64
 
 _PART = f"CHR({ord(PART)})"
 
@@ -79,8 +79,26 @@ def half_even(x: str) -> str:
     )
 
 
-def item(texts: Sequence[str]) -> str:
-    """Return an item of a list; ``texts`` are the SQL texts of its parts."""
+def item(
+    expr: Call,
+    args: Sequence[str],
+    ordered_value: Callable[[DataType, str], str],
+    or_null: Callable[[str, str], str],
+) -> str:
+    """Return an item of a list.
+
+    ``ordered_value`` is the text of a part that is neither an integer nor a text;
+    ``or_null(x, text)`` is the text, NULL where ``x`` is.
+    """
+    texts = []
+    for position, (arg, x) in enumerate(zip(expr.args, args, strict=True), 1):
+        if arg.type is Int64:
+            text = _item_int(x)
+        elif arg.type.text == "string":
+            text = _item_string(x, last=position == len(args))
+        else:
+            text = ordered_value(arg.type, x)
+        texts.append(or_null(x, text))
     last = texts[-1]
     if len(texts) == 1:
         return last
@@ -88,7 +106,7 @@ def item(texts: Sequence[str]) -> str:
     return f"({' || '.join(parts)} || {last})"
 
 
-def item_int(x: str) -> str:
+def _item_int(x: str) -> str:
     """Return a BIGINT as a part of an item (both SQL dialects)."""
     digits = f"CAST({x} AS STRING)"
     size = f"CHAR_LENGTH({digits})"
@@ -99,7 +117,7 @@ def item_int(x: str) -> str:
     )
 
 
-def item_string(x: str, last: bool) -> str:
+def _item_string(x: str, last: bool) -> str:
     """Return a text as a part of an item (both SQL dialects)."""
     for character, escape in ESCAPES if last else (*PART_ESCAPES, *ESCAPES):
         # control characters are not written into the statement

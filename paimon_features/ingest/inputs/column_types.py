@@ -1,8 +1,12 @@
-"""The type of a column of a sample: by its type in the input, or by all of its different texts."""
+"""What a column of an input is: its type, its role, and what is ambiguous.
+
+The type is decided by the column's type in the input, or by all different texts of a sample.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +39,34 @@ _YEARS = (631_152_000.0, 4_102_444_800.0)
 """1990 and 2100, in seconds: numbers between them are taken for times."""
 _NO_ZONE = "no time zone: read as UTC (--input time_zone=Europe/Berlin for another)"
 _LONG_INTEGERS = "integers of more than {} bits: kept as texts"
+
+
+Role = Literal["event time", "key", "event id", "measure", "category", "flag", "other", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputColumnProfile:
+    """A column of an input: its name there and as a column of a source, its type and role.
+
+    ``type`` is None for a column that cannot be one of a source; ``notes`` say why, and what is
+    ambiguous. ``per_value`` is the mean number of rows of a value, 0 without values.
+    ``time_format`` is None for texts that ``ingest`` reads as they are.
+    """
+
+    field: str
+    name: str
+    stored: str
+    type: DataType | None
+    nulls: int
+    distinct: int
+    example: str
+    role: Role = "other"
+    decimals: int | None = None
+    per_value: float = 0.0
+    time_format: str | None = None
+    time_unit: str | None = None
+    days_only: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,12 @@ from paimon_features.ingest.inputs.column_names import (
     names_entity,
     source_names,
 )
-from paimon_features.ingest.inputs.column_profile import InputColumnProfile, Role
-from paimon_features.ingest.inputs.column_types import ColumnType, column_type
+from paimon_features.ingest.inputs.column_types import (
+    ColumnType,
+    InputColumnProfile,
+    Role,
+    column_type,
+)
 from paimon_features.ingest.inputs.conversion import CellConverter
 from paimon_features.ingest.inputs.dialects import sniff
 from paimon_features.ingest.inputs.numbers import (

@@ -24,7 +24,7 @@ from paimon_features.ingest.physical import TEXT
 from paimon_features.ingest.runs import IngestRun
 
 if TYPE_CHECKING:
-    from paimon_features.ingest.inputs.column_profile import InputColumnProfile
+    from paimon_features.ingest.inputs.column_types import InputColumnProfile
 
 
 def rejected_notes(

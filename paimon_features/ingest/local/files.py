@@ -20,7 +20,7 @@ from paimon_features.ingest.cells.judge import Judged, judge
 from paimon_features.ingest.file_ingestion import FileJob, IngestResult, ingest_by
 from paimon_features.ingest.ingest_progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingest.input_columns import FileGroup
-from paimon_features.ingest.inputs.copies_apart import InputCopiesApart
+from paimon_features.ingest.inputs.copies import InputCopiesApart
 from paimon_features.ingest.local.duplicates import without_duplicates
 from paimon_features.ingest.local.parts import parts_of
 from paimon_features.ingest.local.sampling import choose_partitions

@@ -19,7 +19,7 @@ from paimon_features.core.documents.generated_text import (
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.core.suggestions import did_you_mean
 from paimon_features.core.times.durations import DAY_MS, HOUR_MS, MINUTE_MS, format_duration
-from paimon_features.ingest.inputs.column_profile import InputColumnProfile
+from paimon_features.ingest.inputs.column_types import InputColumnProfile
 from paimon_features.ingest.inputs.profiles import InputProfile, iter_roles
 
 _LADDER = (HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 90 * DAY_MS, 365 * DAY_MS)
