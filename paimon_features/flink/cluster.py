@@ -27,6 +27,7 @@ from paimon_features.core.errors import ConfigurationError, JobError
 from paimon_features.core.installation.jars import checkpoint_store
 from paimon_features.core.process.flink_rest import FlinkRest, JobSummary
 from paimon_features.core.process.ports import free_ports
+from paimon_features.core.process.process_holder import is_running
 from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
 from paimon_features.flink.gateway import flink_home, opened_modules, script_environment
 from paimon_features.flink.high_availability import HighAvailability
@@ -250,7 +251,9 @@ class LocalCluster:
         if record is None or not _alive(record.supervisor):
             return ClusterStatus(log_dir=str(self.log_dir))
         states = read_states(self.folder)
-        pids = tuple(state.pid for state in states if state.pid is not None and _exists(state.pid))
+        pids = tuple(
+            state.pid for state in states if state.pid is not None and is_running(state.pid)
+        )
         without_rest = ClusterStatus(
             address=record.address,
             pids=pids,
@@ -286,7 +289,7 @@ class LocalCluster:
         if record.ha is not None:
             return record.supervisor
         pids = [state.pid for state in read_states(self.folder) if state.name == JOB_MANAGER]
-        if not pids or pids[0] is None or not _exists(pids[0]):
+        if not pids or pids[0] is None or not is_running(pids[0]):
             raise JobError(
                 f"the job manager at {address} is being restarted; repeat the command in a moment"
             )
@@ -373,10 +376,10 @@ class LocalCluster:
         states = read_states(self.folder)
         pids = [state.pid for state in states if state.pid is not None]
         # a process id may be reused by now: only those that this cluster has
-        running = [pid for pid in pids if _exists(pid) and _is_of(pid, self.folder)]
+        running = [pid for pid in pids if is_running(pid) and _is_of(pid, self.folder)]
         if _alive(record.supervisor):
             _terminate([record.supervisor.pid])
-        _terminate([pid for pid in running if _exists(pid)])
+        _terminate([pid for pid in running if is_running(pid)])
         for name in ("pid", "ha"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self._record_path.unlink(missing_ok=True)
@@ -480,18 +483,10 @@ def _terminate(pids: list[int]) -> None:
                 continue
         deadline = time.monotonic() + wait_s
         while pids and time.monotonic() < deadline:
-            pids = [pid for pid in pids if _exists(pid)]
+            pids = [pid for pid in pids if is_running(pid)]
             time.sleep(0.05)
     if pids:
         raise JobError(f"the processes {', '.join(map(str, pids))} cannot be ended")
-
-
-def _exists(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state[0] not in ("Z", "X")
 
 
 def _is_of(pid: int, folder: Path) -> bool:

@@ -101,45 +101,17 @@ def _copy(file: InputFile, copy: Path, limit: int) -> None:
 
 
 def _lines(path: Path, limit: int) -> Iterator[bytes]:
-    """Pieces of a file's text; a long line is a piece by itself, replaced by its beginning."""
+    """Yield the lines of a file, a long one replaced by its beginning."""
     with open_text(path) as file:
-        held = b""
-        while chunk := file.read(_CHUNK):
-            held += chunk
-            end = held.rfind(b"\n") + 1
-            if end:
-                yield from _cut(held[:end], limit)
-                held = held[end:]
-            elif len(held) > limit:
-                (length, begun), held = _skip(file, held)
-                yield _marked(length, begun)
-        if held:
-            yield from _cut(held, limit)
-
-
-def _skip(file: Any, held: bytes) -> tuple[tuple[int, bytes], bytes]:
-    """Read to the end of a line: its length and beginning, and what follows it."""
-    length, begun = len(held), held[:_KEPT_BYTES]
-    while chunk := file.read(_CHUNK):
-        end = chunk.find(b"\n")
-        piece = chunk if end < 0 else chunk[:end]
-        length += len(piece)
-        begun += piece[: _KEPT_BYTES - len(begun)]
-        if end >= 0:
-            return (length, begun), chunk[end + 1 :]
-    return (length, begun), b""
-
-
-def _cut(text: bytes, limit: int) -> Iterator[bytes]:
-    if len(text) <= limit:
-        yield text
-        return
-    lines = text.split(b"\n")
-    last = lines.pop()  # without a line break; empty at the end of other texts
-    for line in lines:
-        yield line + b"\n" if len(line) <= limit else _marked(len(line), line[:_KEPT_BYTES])
-    if last:
-        yield last if len(last) <= limit else _marked(len(last), last[:_KEPT_BYTES])
+        while line := file.readline(limit + 1):
+            if len(line) <= limit or line.endswith(b"\n"):
+                yield line
+                continue
+            length, begun = len(line), line[:_KEPT_BYTES]
+            while not line.endswith(b"\n") and (line := file.readline(_CHUNK)):
+                length += len(line)
+                begun += line[: _KEPT_BYTES - len(begun)]
+            yield _marked(length - line.endswith(b"\n"), begun.removesuffix(b"\n"))
 
 
 def _marked(length: int, begun: bytes) -> bytes:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-T = TypeVar("T")
+from paimon_features.core.errors import shortened
 
-_SHOWN = 80
+T = TypeVar("T")
 
 
 def typed(kind: type[T], document: Any) -> T:
@@ -57,7 +57,7 @@ def mapping(document: Any, *keys: str) -> Mapping[str, Any]:
         For another document.
     """
     if not isinstance(document, dict):
-        raise ValueError(f"{_shown(document)}, expected a JSON object")
+        raise ValueError(f"{shortened(repr(document))}, expected a JSON object")
     for key in keys:
         if key not in document:
             raise ValueError(f"missing field {key!r}")
@@ -76,7 +76,7 @@ def _dataclass(kind: Any, document: Any) -> Any:
     expected = {field.name: hints[field.name] for field in fields(kind)}
     for name in given:
         if name not in expected:
-            raise ValueError(f"it has an unknown field {_shown(name)}")
+            raise ValueError(f"it has an unknown field {shortened(repr(name))}")
     return kind(**{name: _value(expected[name], value, name) for name, value in given.items()})
 
 
@@ -109,9 +109,4 @@ def _value(kind: Any, value: Any, name: str) -> Any:
     elif kind is Any or type(value) is kind or (kind is float and type(value) is int):
         return value
     expected = getattr(kind, "__name__", None) if origin is None else None
-    raise ValueError(f"{name}={_shown(value)}, expected {expected or kind}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    raise ValueError(f"{name}={shortened(repr(value))}, expected {expected or kind}")

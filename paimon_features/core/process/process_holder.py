@@ -73,6 +73,11 @@ class ProcessHolder:
         return f"process {self.pid} on {self.host}"
 
 
+def is_running(pid: int) -> bool:
+    """Return True if a process exists and is no zombie."""
+    return _process_start(pid) is not None
+
+
 def _process_start(pid: int) -> int | None:
     """Return the start time of a process, None if it is not running (or a zombie)."""
     if not os.path.exists("/proc/self/stat"):
