@@ -82,7 +82,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     Each process of its own takes a second to import what reads files; ``test_reading_process``
     and cases of each command have it.
     """
-    from paimon_features.ingest.inputs import copies_apart, reading_process
+    from paimon_features.ingest.inputs import copies, reading_process
     from paimon_features.project.first_steps import trial
 
     def read(
@@ -94,7 +94,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Iterator[Any]:
         return parts(*arguments)
 
-    for module in (reading_process, trial, copies_apart):
+    for module in (reading_process, trial, copies):
         monkeypatch.setattr(module, "read_apart", read)
 
 

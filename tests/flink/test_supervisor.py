@@ -102,7 +102,7 @@ def test_a_cluster_that_fails_to_start_leaves_no_process(
     (home / "bin" / "jobmanager.sh").write_text("echo no Java here; exit 3")
     (home / "bin" / "taskmanager.sh").write_text("exec sleep 600")
     monkeypatch.setattr(module, "flink_home", lambda: home)
-    monkeypatch.setattr(module, "flink_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(module, "script_environment", lambda programs: dict(os.environ))
     started: list[int] = []
     supervisor = module._supervisor
 
