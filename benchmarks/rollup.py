@@ -26,6 +26,7 @@ from paimon_features.definitions.event_partials import partials_of
 from paimon_features.lake import Lake
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import TILE_DAY, events_spec, tiles_spec
+from paimon_features.lake.table_folders import rollup_folder
 from paimon_features.lake.writing.sorted_files import SortedFiles
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import roll_up
@@ -148,7 +149,7 @@ def main() -> None:
         print(f"roll_up again: {time.perf_counter() - began:.2f} s")
         size = sum(
             os.path.getsize(os.path.join(at, name))
-            for at, _, names in os.walk(lake.rollup_folder(record.table))
+            for at, _, names in os.walk(rollup_folder(lake, record.table))
             for name in names
         )
         print(f"rollups on disk: {size / 2**20:.1f} MiB")

@@ -14,7 +14,7 @@ from paimon_features.core.times.partition_days import first_day
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import FeatureView
 from paimon_features.definitions.aggregates import Merge, Partial
-from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake import Lake, append_arrow, read_arrow, table_options
 from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.testing.reference.expressions import evaluate_row
 from paimon_features.testing.reference.features import Event, entered, holds
@@ -27,7 +27,7 @@ Cell = tuple[Any, ...]
 
 def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
     """Commit events, including those that ingestion would reject; return the snapshot's id."""
-    partition_days = lake.partition_days(view.source.table)
+    partition_days = table_options.partition_days(lake, view.source.table)
     days = [
         first_day(time // DAY_MS, partition_days)
         if time is not None and MIN_TIME_MS <= time <= MAX_TIME_MS
@@ -41,7 +41,9 @@ def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
 
 def wrong_tiles(lake: Lake, view: FeatureView, table: str, events: Iterable[Event]) -> list[str]:
     """Return how a tile table differs from the oracle's; empty if it does not."""
-    return wrong_rows(view, read_arrow(lake, table), events, lake.partition_days(table))
+    return wrong_rows(
+        view, read_arrow(lake, table), events, table_options.partition_days(lake, table)
+    )
 
 
 def wrong_rows(

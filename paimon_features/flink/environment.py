@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paimon_features.core.errors import JobError, PaimonFeaturesError
+from paimon_features.core.errors import ConfigurationError, JobError, PaimonFeaturesError
 from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.core.process.interrupts import interruptible
 from paimon_features.core.process.ports import free_ports
@@ -26,6 +26,8 @@ from paimon_features.flink.gateway import (
 )
 from paimon_features.lake import Lake
 from paimon_features.lake.ddl import literal, quote
+from paimon_features.lake.storage import RemoteStorage
+from paimon_features.lake.storage.filesystems import paimon_options
 
 if TYPE_CHECKING:
     from pyflink.table import TableEnvironment, TableResult
@@ -238,6 +240,25 @@ def local_rest() -> tuple[str, dict[str, str]]:
     }
 
 
+def catalog_options(lake: Lake) -> dict[str, str]:
+    """Return the options of Paimon's catalog in Flink; keys are among them.
+
+    Raises
+    ------
+    ConfigurationError
+        For a warehouse that Flink cannot open.
+    """
+    catalog = {"warehouse": lake.warehouse} if lake.rest is None else lake.rest.options()
+    if not isinstance(lake.storage, RemoteStorage):
+        return catalog
+    if lake.storage.settings is None:
+        raise ConfigurationError(
+            f"Flink cannot open the warehouse {lake.warehouse!r} through the file system of "
+            "Python that was given for it: open it by its address and options"
+        )
+    return {**catalog, **paimon_options(lake.warehouse, lake.storage.settings)}
+
+
 def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> str:
     """Register the lake as a catalog of ``env`` and use its database; returns the catalog's name.
 
@@ -249,7 +270,7 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
         For a remote warehouse that Flink cannot open.
     """
     check_jars(lake.warehouse)
-    options = {"type": "paimon", **lake.flink_options()}
+    options = {"type": "paimon", **catalog_options(lake)}
     given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):
         env.execute_sql(f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ({given})")

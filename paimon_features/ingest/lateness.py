@@ -23,6 +23,7 @@ from paimon_features.core.windows import (
     SECOND_MS,
 )
 from paimon_features.definitions.source import EventSource
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.events.rejects import time_ms
 from paimon_features.lake.reading.table_reader import iter_batches
@@ -84,7 +85,7 @@ def lateness(
     greatest: int | None = None
     first, end = event_days
     if first is not None:  # the partition of a day can begin before it
-        first -= lake.partition_days(source.table) - 1
+        first -= table_options.partition_days(lake, source.table) - 1
     ranges = {
         name: limits
         for name, limits in (

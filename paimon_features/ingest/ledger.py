@@ -25,7 +25,9 @@ from paimon_features.ingest.runs import IngestRun
 from paimon_features.ingest.stream_records import StreamRecord
 from paimon_features.lake import Lake, read_arrow
 from paimon_features.lake.marked_records import Record
+from paimon_features.lake.metadata import history
 from paimon_features.lake.metadata.snapshots import read_snapshot_file, snapshot_ids
+from paimon_features.lake.ownership.commit_lock import commit_lock
 
 _FILE_RUN = re.compile("ingest-([0-9a-f]{12})_[0-9a-f-]{36}")
 """The commit user of a run over files."""
@@ -284,7 +286,9 @@ class IngestLedger:
 
     def _write(self, state: dict[str, Any]) -> None:
         """Replace the ledger, unless the events table was taken over: it is the next owner's."""
-        with self.lake.committing(self.source.table, f"writing the ledger of {self.source.name!r}"):
+        with commit_lock(
+            self.lake, self.source.table, f"writing the ledger of {self.source.name!r}"
+        ):
             self.record.write(state)
 
     def _read(self) -> dict[str, Any]:
@@ -297,7 +301,7 @@ class IngestLedger:
 
     def _created_ms(self) -> int | None:
         table = self.source.table
-        return self.lake.created_ms(table) if self.lake.exists(table) else None
+        return history.created_ms(self.lake, table) if self.lake.exists(table) else None
 
     def _unknown_runs(self, state: dict[str, Any]) -> list[str]:
         """Return the runs that committed events and are not in the ledger, in order."""

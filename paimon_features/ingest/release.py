@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from paimon_features.core.errors import TableError
 from paimon_features.definitions.source import EventSource
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.events.event_ids import duplicates, identity_columns
 from paimon_features.lake.events.rejects import DUPLICATE, RELEASED, TIME_IN_FUTURE
@@ -148,7 +149,9 @@ def count_rejected(lake: Lake, table: str, snapshot_id: int | None = None) -> Re
 
 
 def _enter(lake: Lake, source: EventSource, rows: pa.Table, user: str, number: int) -> None:
-    events = event_rows(rows, source.event_time, number, lake.partition_days(source.table))
+    events = event_rows(
+        rows, source.event_time, number, table_options.partition_days(lake, source.table)
+    )
     append_arrow(lake, source.table, events, commit_user=user, commit_identifier=number)
 
 

@@ -28,10 +28,11 @@ from paimon_features.core.documents.checksummed_json import (
 )
 from paimon_features.core.documents.typed_json import mapping
 from paimon_features.core.errors import DamagedFileError, RecordLostError
-from paimon_features.lake.catalog import SIDE_FOLDER, Lake
+from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata_damage import metadata_damage
 from paimon_features.lake.storage.json_files import write_json
 from paimon_features.lake.storage.object_path import SidePath
+from paimon_features.lake.table_folders import SIDE_FOLDER
 
 _REMOVALS_OF = "removals-of."
 """The name of the marks of removals, which the catalog writes; they survive their table."""

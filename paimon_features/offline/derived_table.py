@@ -19,12 +19,12 @@ from paimon_features.core.errors import TableError
 from paimon_features.core.windows import DAY_MS, ceil_ms, floor_ms
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import START_DAY
-from paimon_features.lake import Lake, latest_snapshot, read_arrow
-from paimon_features.lake.catalog import PROPERTY_PREFIX
+from paimon_features.lake import Lake, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import features_spec
+from paimon_features.lake.table_options import PROPERTY_PREFIX
 from paimon_features.lake.writing.overwrite import Overwrite
 from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.reading.pinning import Pin
@@ -129,7 +129,10 @@ def refresh(
 def _make(lake: Lake, derived: CompiledDerived, record: GenerationRecord, replace: bool) -> None:
     """Create the table, or check that it contains rows of this definition."""
     target = derived.table
-    if lake.exists(target) and lake.properties(target).get(IDENTITY) != derived.fingerprint:
+    if (
+        lake.exists(target)
+        and table_options.properties(lake, target).get(IDENTITY) != derived.fingerprint
+    ):
         if not replace:
             raise TableError(
                 f"table {target!r} contains rows of another definition of {derived.name!r}; "

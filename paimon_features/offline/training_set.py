@@ -31,12 +31,12 @@ from paimon_features.core.types.schema import (
 )
 from paimon_features.definitions import CompiledTransformed, Output
 from paimon_features.definitions.value_definition import value_definition
-from paimon_features.lake import Lake, append_stream, latest_snapshot
-from paimon_features.lake.catalog import PROPERTY_PREFIX
+from paimon_features.lake import Lake, append_stream, latest_snapshot, table_options
 from paimon_features.lake.metadata.snapshots import snapshots
 from paimon_features.lake.metadata.tags import create_tag, delete_tag, training_tag, training_tags
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.specs import TRAINING_PREFIX, TRAINING_VALUES, training_spec
+from paimon_features.lake.table_options import PROPERTY_PREFIX
 from paimon_features.lake.writing.table_writer import committed_snapshot
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import in_pieces, row_source
@@ -166,7 +166,7 @@ def build_training_set(
                         TRAINING_VALUES: _json(_values(pinned)),
                     }
                     snapshot_id = _write(lake, target, result, {**properties, **notes})
-            stored = lake.properties(target)
+            stored = table_options.properties(lake, target)
         return TrainingSet(
             target, snapshot_id, entity_rows.count, int(stored[ROWS_WITHOUT_FEATURES]), features,
             label, pinned.pins, json.loads(stored.get(COMMITS_NOT_INCLUDED, "{}")),
@@ -206,7 +206,7 @@ def append_training_rows(
     pins_of(lake, name)  # UnknownNameError
     pinned = store.pin(refs, as_of=as_of, repeatable=True)
     source = row_source(rows, lake)
-    stored = lake.properties(target)
+    stored = table_options.properties(lake, target)
     _check_appended(lake, target, pinned, source.schema.names)
     label, features = stored.get("training-set.label"), tuple(pinned.columns.values())
     limits: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
@@ -255,7 +255,7 @@ def _not_included(lake: Lake, target: str, snapshot_id: int) -> dict[str, int]:
 
 
 def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequence[str]) -> None:
-    stored = lake.properties(target)
+    stored = table_options.properties(lake, target)
     built = json.loads(stored.get("training-set.features", "{}"))
     now = {str(ref): column for ref, column in pinned.columns.items()}
     same = stored.get("training-set.definitions") == document_digest(pinned.definitions()) and all(
@@ -292,7 +292,7 @@ def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
         tables = [table for table in lake.list() if table.startswith(TRAINING_PREFIX)]
         names = [table.removeprefix(TRAINING_PREFIX) for table in tables]
         raise UnknownNameError.of("training set", name, names)
-    documents = json.loads(lake.properties(target).get("training-set.sources", "[]"))
+    documents = json.loads(table_options.properties(lake, target).get("training-set.sources", "[]"))
     return tuple(map(Pin.from_document, documents))
 
 
@@ -313,7 +313,7 @@ def _write(lake: Lake, target: str, result: FeatureResult, properties: Mapping[s
 
     snapshot_id = append_stream(lake, target, counted())
     # the last thing that is written: a training set that has it is complete
-    lake.set_properties(target, {ROWS_WITHOUT_FEATURES: str(without)})
+    table_options.set_properties(lake, target, {ROWS_WITHOUT_FEATURES: str(without)})
     return snapshot_id
 
 
@@ -383,7 +383,10 @@ def _json(document: object) -> str:
 
 def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> int | None:
     """Return the snapshot of the table if it is this training set, complete."""
-    if not lake.exists(target) or lake.properties(target).get(IDENTITY) != properties[IDENTITY]:
+    if (
+        not lake.exists(target)
+        or table_options.properties(lake, target).get(IDENTITY) != properties[IDENTITY]
+    ):
         return None
     newest = latest_snapshot(lake, target)
     return newest.id if newest is not None and _is_complete(lake, target) else None
@@ -391,11 +394,11 @@ def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> i
 
 def _is_complete(lake: Lake, target: str) -> bool:
     """Return True if a training set was written to its end."""
-    return ROWS_WITHOUT_FEATURES in lake.properties(target)
+    return ROWS_WITHOUT_FEATURES in table_options.properties(lake, target)
 
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
-    stored = lake.properties(target)
+    stored = table_options.properties(lake, target)
     unnamed = (IDENTITY, ROWS_WITHOUT_FEATURES, COMMITS_NOT_INCLUDED, TRAINING_VALUES)
     reported = [key for key in {**properties, **stored} if key not in unnamed]
     other = [key for key in reported if stored.get(key) != properties.get(key)]

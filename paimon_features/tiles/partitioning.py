@@ -16,7 +16,7 @@ from paimon_features.core.times.partition_days import (
 )
 from paimon_features.core.types.array_types import Ints
 from paimon_features.definitions import CompiledView
-from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake import Lake, latest_snapshot, table_options
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.specs import EVENT_DAY, TableSpec, tiles_spec
 
@@ -74,7 +74,7 @@ def partitions_for(lake: Lake, table: str, buckets: int = 1) -> PartitionChoice:
     events, first_days = 0, np.zeros(0, np.int64)
     if newest is not None:
         events, first_days = _events(lake, table, newest.id, newest.ref)
-    current_days = lake.partition_days(table) if events else 1
+    current_days = table_options.partition_days(lake, table) if events else 1
     chosen = choose_partition_days(events, first_days, buckets, current_days)
     return PartitionChoice(chosen, events, first_days, current_days, buckets)
 

@@ -40,6 +40,7 @@ from paimon_features.lake.reading.deltas import DataFile
 from paimon_features.lake.specs import TILE_DAY
 from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.storage.write_errors import write_errors
+from paimon_features.lake.table_folders import rollup_folder
 
 LEVELS_DAYS = PARTITION_DAYS
 """Days of the spans of each level; each divides the next."""
@@ -95,7 +96,7 @@ class Rollups:
 
     def __init__(self, lake: Lake, view: CompiledView, table: str) -> None:
         self.lake, self.table = lake, table
-        folder = lake.rollup_folder(table)
+        folder = rollup_folder(lake, table)
         if folder is None:
             raise ConfigurationError(
                 f"table {table!r}: rollups are kept in a folder, and warehouse {lake.warehouse!r} "
@@ -109,7 +110,7 @@ class Rollups:
     @classmethod
     def of(cls, lake: Lake, view: CompiledView, table: str) -> Rollups | None:
         """Return the existing rollups; None if the table has none."""
-        if lake.rollup_folder(table) is None:
+        if rollup_folder(lake, table) is None:
             return None
         rollups = cls(lake, view, table)
         return rollups if rollups.folder.is_dir() else None

@@ -24,7 +24,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import Merge, Partial
 from paimon_features.definitions.aggregates.fold import canonical, fold
 from paimon_features.definitions.event_partials import concat, enters, partials_of
-from paimon_features.lake import Lake, iter_batches, read_arrow
+from paimon_features.lake import Lake, iter_batches, read_arrow, table_options
 from paimon_features.lake.metadata.snapshots import ref_of
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, TILE_START
 
@@ -102,7 +102,7 @@ def compare_day(
     if events_snapshot is not None:
         columns = _columns(view)
         # the partition of a day can begin before it
-        before = lake.partition_days(view.source.table) - 1
+        before = table_options.partition_days(lake, view.source.table) - 1
         partition = {EVENT_DAY: (day - before, day + days)}
         pin = ref_of(lake, view.source.table, events_snapshot)
         low, high = (pa.scalar(bound * DAY_MS, pa.int64()) for bound in (day, day + days))
@@ -119,7 +119,7 @@ def compare_day(
         if tiles_snapshot is None
         else read_arrow(lake, table, names, ref_of(lake, table, tiles_snapshot), partitions)
     )
-    table_tiles = expected.table(lake.schema(table), lake.partition_days(table))
+    table_tiles = expected.table(lake.schema(table), table_options.partition_days(lake, table))
     result = DayComparison(day, events, table_tiles, days=days)
     return _compared(view, result, expected, actual)
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paimon_features.core.windows import DAY_MS
-from paimon_features.lake import append_arrow
+from paimon_features.lake import append_arrow, table_options
 from paimon_features.models.fitted_table import fitted_versions
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
@@ -218,7 +218,9 @@ def test_a_version_of_fit_is_pinned_served_and_verified(
     online = pinned.get_online_features("model", {"customer_id": [17850, 13047]}, now)
     assert online.table["scaled"].to_pylist() == expected
     built = pinned.build_training_set("model", "model", rows)
-    reported = json.loads(pinned.lake.properties(built.table)["training-set.transformed"])
+    reported = json.loads(
+        table_options.properties(pinned.lake, built.table)["training-set.transformed"]
+    )
     assert reported["scaled"]["fitted"]["digest"] == version.digest
     report = verify(pinned, "model", wait_s=0, settle_s=0)
     assert report.ok, report.differences

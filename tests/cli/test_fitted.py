@@ -13,7 +13,7 @@ import pytest
 
 from paimon_features.core.errors import RequestError, SnapshotExpiredError, UnknownNameError
 from paimon_features.core.windows import DAY_MS, HOUR_MS
-from paimon_features.lake import append_arrow, read_arrow, snapshot
+from paimon_features.lake import append_arrow, read_arrow, snapshot, table_options
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
@@ -121,7 +121,7 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
     assert online.table.select(online.features).equals(past.select(online.features))
     assert past["scaled"].to_pylist()[:2] == scaler.transform([[8.0, 0.75], [4.0, 0.0]])
     built = pinned.build_training_set("model", "model", rows)
-    properties = pinned.lake.properties(built.table)
+    properties = table_options.properties(pinned.lake, built.table)
     assert json.loads(properties["training-set.transformed"])["scaled"]["fitted"] == {
         "name": "amount_scaler", "version": 1, "digest": listed["digest"],
     }  # fmt: skip

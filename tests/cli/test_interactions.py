@@ -13,7 +13,7 @@ import pytest
 from paimon_features.core.errors import RequestError, UnknownNameError
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import selection
-from paimon_features.lake import append_arrow, read_arrow
+from paimon_features.lake import append_arrow, read_arrow, table_options
 from paimon_features.project import Project
 from paimon_features.project.verification.parity import verify
 from paimon_features.testing.reference.tiler import event_rows, tile_table
@@ -150,7 +150,7 @@ def test_a_training_set_takes_inputs_from_its_rows(project: Project) -> None:
     table = read_arrow(project.lake, "training_baskets")
     assert table.column_names[4:] == ["lively", "over", "count_30d"]
     assert table["over"].to_pylist() == [0.25, 0.25]
-    properties = project.lake.properties("training_baskets")
+    properties = table_options.properties(project.lake, "training_baskets")
     assert json.loads(properties["training-set.interactions"])["over"]["request"] == {
         "price": "float64"
     }

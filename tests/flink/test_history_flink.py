@@ -20,7 +20,7 @@ from paimon_features.core.types.schema import Int64, String, arrow_schema
 from paimon_features.core.windows import DAY_MS, HOUR_MS, KINDS, Kind
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.definitions import aggregates as agg
-from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake import Lake, append_arrow, read_arrow, table_options
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.writing.staging import STAGING_PREFIX
 from paimon_features.offline.flink import batch_job as history
@@ -124,8 +124,8 @@ def make_lake(
     lake = Lake.open(folder, "features")
     apply_plan(lake, Definitions.of([view]), now_ms=0)
     of_events, of_tiles = partition_days
-    lake.set_partition_days(view.source.table, of_events)
-    lake.set_partition_days(view.compiled.table(1), of_tiles)
+    table_options.set_partition_days(lake, view.source.table, of_events)
+    table_options.set_partition_days(lake, view.compiled.table(1), of_tiles)
     for part in parts:
         append_events(lake, view, part)
         append_arrow(lake, view.compiled.table(1), tile_table(view, event_rows(part), of_tiles))

@@ -14,7 +14,7 @@ from paimon_features.cli import cli
 from paimon_features.core.errors import UnknownNameError
 from paimon_features.core.types.schema import Int64
 from paimon_features.core.windows import DAY_MS
-from paimon_features.lake import append_arrow, read_arrow
+from paimon_features.lake import append_arrow, read_arrow, table_options
 from paimon_features.lake.metadata.consumers import register_consumer
 from paimon_features.lake.metadata.snapshots import latest_snapshot, ref_of, snapshot_ids
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
@@ -50,7 +50,9 @@ def test_maintenance_preserves_rows_and_its_job_continues_exactly(
     assert project.jobs.roll_up("spend").created > 0
     assert project.get_historical_features(["spend:count"], requested) == lifetimes
 
-    target.lake.set_partition_days(events, 8)  # the daily partitions that are there are merged
+    table_options.set_partition_days(
+        target.lake, events, 8
+    )  # the daily partitions that are there are merged
     done = {m.table: m for m in maintain(project, keep_newest=1)}
 
     assert all(day % 8 == 0 for day in read_arrow(target.lake, events)["event_day"].to_pylist())

@@ -18,7 +18,7 @@ import pytest
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.definitions.aggregates import Merge
 from paimon_features.flink.environment import await_job, open_environment, register_lake
-from paimon_features.lake import Lake, read_arrow, snapshots
+from paimon_features.lake import Lake, read_arrow, snapshots, table_options
 from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.lake.metadata.consumers import consumers
 from paimon_features.project.planning.plan import apply_plan
@@ -112,7 +112,7 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
     statements = []
     for view in views:
         snapshot = append_events(lake, view, events[view.name])
-        partition_days = lake.partition_days(view.compiled.table(1))
+        partition_days = table_options.partition_days(lake, view.compiled.table(1))
         scan = EventsScan(snapshot)
         statements.append(tile_statements(view.compiled, 1, scan, "user", partition_days))
     await_job(statement_set(env, *statements).execute(), "tiling")
@@ -137,7 +137,7 @@ def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table
     with DuckDBEngine(threads=1) as engine:
         engine.add("raw", events)
         raw = engine.table(tile_sql(compiled, "raw"), "tiles").combine_chunks()
-        days = lake.partition_days(compiled.table(1))
+        days = table_options.partition_days(lake, compiled.table(1))
         batches = [tile_rows(compiled, batch, days) for batch in raw.to_batches()]
         tiles = pa.Table.from_batches(batches, tile_schema(view))
         skipped = engine.table(skipped_sql(compiled, "raw"), "skipped rows")

@@ -31,6 +31,7 @@ from paimon_features.core.types.schema import (
     String,
     Timestamp,
 )
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.reading.table_reader import read_arrow
 from paimon_features.lake.specs import TableSpec, events_spec, registry_spec, tiles_spec
@@ -98,10 +99,10 @@ def test_an_unknown_table_is_rejected_with_the_known_ones(lake: Lake) -> None:
 def test_properties_are_stored_in_the_table(lake: Lake) -> None:
     lake.create(registry_spec())
     other = Lake.open(lake.warehouse, lake.database)
-    assert other.properties("registry") == {}
-    lake.set_properties("registry", {"source": "events_retail@7", "note": "x"})
-    lake.set_properties("registry", {"note": None})
-    assert other.properties("registry") == {"source": "events_retail@7"}
+    assert table_options.properties(other, "registry") == {}
+    table_options.set_properties(lake, "registry", {"source": "events_retail@7", "note": "x"})
+    table_options.set_properties(lake, "registry", {"note": None})
+    assert table_options.properties(other, "registry") == {"source": "events_retail@7"}
 
 
 def test_a_table_recreated_by_another_process_is_reloaded(lake: Lake) -> None:

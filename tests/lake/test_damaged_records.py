@@ -21,12 +21,13 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import lost_records
-from paimon_features.lake.metadata import rollback
+from paimon_features.lake.metadata import history, rollback
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import ProcessHolder
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.table_folders import lease_folder
 from paimon_features.testing.sizes import every_seed
 
 TABLE = "tiles_spend_g1"
@@ -49,7 +50,7 @@ def lake(lake: Lake) -> Lake:
 
 
 def claims(lake: Lake) -> list[Path]:
-    folder = Path(lake.lease_key(TABLE))
+    folder = Path(str(lease_folder(lake, TABLE)))
     return [*folder.glob("claim-*"), folder / "oldest"]
 
 
@@ -71,7 +72,7 @@ def test_the_owner_lives_to_begin_with(lake: Lake) -> None:
 def test_a_damaged_claim_of_a_living_owner_does_not_free_the_table(lake: Lake, seed: int) -> None:
     rng = random.Random(seed)
     number = max(int(path.name[6:]) for path in claims(lake) if path.name != "oldest")
-    newest = Path(lake.lease_key(TABLE)) / f"claim-{number}"
+    newest = Path(str(lease_folder(lake, TABLE))) / f"claim-{number}"
     for path in claims(lake):
         if not path.exists():
             continue
@@ -93,7 +94,9 @@ def test_a_damaged_claim_of_a_living_owner_does_not_free_the_table(lake: Lake, s
 def test_a_damaged_claim_is_named_with_what_to_do_and_can_be_released(
     lake: Lake, wrong: str
 ) -> None:
-    newest = max(Path(lake.lease_key(TABLE)).glob("claim-*"), key=lambda path: int(path.name[6:]))
+    newest = max(
+        Path(str(lease_folder(lake, TABLE))).glob("claim-*"), key=lambda path: int(path.name[6:])
+    )
     newest.write_text(wrong)
     with pytest.raises(DamagedFileError, match=r"jobs --release TABLE") as refused:
         lease.acquire(lake, TABLE)
@@ -108,7 +111,7 @@ def test_a_damaged_claim_is_named_with_what_to_do_and_can_be_released(
 def test_an_owner_whose_claim_is_damaged_commits_no_more(lake: Lake) -> None:
     lease.release(lake, TABLE)
     with lease.acquire(lake, TABLE) as held:
-        path = Path(lake.lease_key(TABLE)) / f"claim-{held.record.number}"
+        path = Path(str(lease_folder(lake, TABLE))) / f"claim-{held.record.number}"
         path.write_text("{}")
         with pytest.raises(TableError, match=r"damaged"):
             append_arrow(lake, TABLE, ROWS)
@@ -124,7 +127,7 @@ def answers(lake: Lake) -> dict[str, Any]:
         "generations": generations.load(again, "spend"),
         "views": generations.views(again),
         "lost": lost_records(again),
-        "removals": again.removals(TABLE),
+        "removals": history.removals(again, TABLE),
         "schema": again.schema(TABLE),
         "rows": again.exists(TABLE),
     }

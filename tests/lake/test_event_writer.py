@@ -24,6 +24,7 @@ from paimon_features.core.types.schema import (
 )
 from paimon_features.core.windows import DAY_MS, HOUR_MS, MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.definitions import EventSource
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.reading.table_reader import read_arrow
 from paimon_features.lake.specs import events_spec, rejected_spec
@@ -49,7 +50,7 @@ def test_the_first_write_of_a_sparse_history_chooses_longer_partitions(
     lake: Lake, writer: EventWriter
 ) -> None:
     writer.write(rows(*((1, 2.5, "x", day * DAY_MS) for day in range(-100, 0))))
-    assert lake.partition_days("events_retail") == 8
+    assert table_options.partition_days(lake, "events_retail") == 8
     writer.write(rows((1, 2.5, "y", 3 * DAY_MS)))
     got = read_arrow(lake, "events_retail")
     assert set(got.column("event_day").to_pylist()) == set(range(-104, 8, 8))

@@ -24,6 +24,7 @@ from paimon_features.lake.catalog import Lake
 from paimon_features.lake.ownership import claims, lease
 from paimon_features.lake.ownership.fence import Fence
 from paimon_features.lake.ownership.lease import FlinkJobHolder, ProcessHolder, acquire, holders
+from paimon_features.lake.table_folders import lease_folder
 from tests.http_servers import HTTPServer
 from tests.waiting import LONG_S, await_true
 
@@ -304,7 +305,7 @@ def test_a_job_that_has_ended_hands_its_lease_back(lake: Lake) -> None:
 
 
 def lake_fence(lake: Lake) -> Fence | None:
-    return lease.held.fence(lake.lease_key("tiles"))
+    return lease.held.fence(str(lease_folder(lake, "tiles")))
 
 
 def test_handing_over_a_lost_lease_is_rejected(lake: Lake) -> None:

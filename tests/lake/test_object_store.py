@@ -25,9 +25,10 @@ from paimon_features.core.errors import (
     TableError,
 )
 from paimon_features.core.types.schema import Int32, Int64
-from paimon_features.lake import append_arrow, latest_snapshot, read_arrow
+from paimon_features.lake import append_arrow, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import Record, lost_records
+from paimon_features.lake.metadata import history
 from paimon_features.lake.metadata.tags import create_tag
 from paimon_features.lake.ownership import claims, lease
 from paimon_features.lake.ownership.claims import RELEASED, ObjectClaims
@@ -39,6 +40,7 @@ from paimon_features.lake.storage.conditional import ConditionalStore
 from paimon_features.lake.storage.filesystems import paimon_options
 from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.storage.object_path import ObjectPath
+from paimon_features.lake.table_folders import lock_path
 from paimon_features.lake.writing import table_writer as writer
 from paimon_features.lake.writing.overwrite import Overwrite
 from paimon_features.lake.writing.table_writer import append_stream, committed_identifiers
@@ -97,14 +99,14 @@ def test_everything_that_a_warehouse_records_is_inside_it(
     append_arrow(lake, "t", rows(1), commit_user="u", commit_identifier=1)  # a repeat
     append_stream(lake, "t", [rows(2), rows(3)])
     create_tag(lake, "t", "two", 2)
-    lake.set_properties("t", {"owner": "ann"})
+    table_options.set_properties(lake, "t", {"owner": "ann"})
     generations.save(lake, GenerationRecord("v", 1, "t", "f", 1))
     generations.activate(lake, "v", 1)
 
     other = open_lake()
     assert numbers(other) == [1, 2, 3]
     assert committed_identifiers(other, "t", "u") == 1
-    assert other.properties("t") == {"owner": "ann"}
+    assert table_options.properties(other, "t") == {"owner": "ann"}
     active = generations.active(other, "v")
     assert active is not None
     assert active.table == "t"
@@ -121,7 +123,7 @@ def test_everything_that_a_warehouse_records_is_inside_it(
     assert numbers(lake) == [9]
     lake.drop("t")
     assert other.list() == []
-    assert [removal.how for removal in other.removals("t")] == ["dropped"]
+    assert [removal.how for removal in history.removals(other, "t")] == ["dropped"]
 
 
 def test_a_record_that_was_lost_is_detected(lake: Lake) -> None:
@@ -280,14 +282,14 @@ from paimon_features.lake.catalog import Lake
 from paimon_features.lake.ownership.locks import locked
 address, options = json.loads(sys.argv[1])
 lake = Lake.open(address, "features", options=options)
-with locked(lake.lock_path("t"), "holding"):
+with locked(lock_path(lake, "t"), "holding"):
     print("locked", flush=True)
     sys.stdin.readline()
 """
 
 
 def _locked_for(lake: Lake, timeout_s: float) -> None:
-    with locked(lake.lock_path("t"), "testing", timeout_s):
+    with locked(lock_path(lake, "t"), "testing", timeout_s):
         pass
 
 
@@ -296,7 +298,7 @@ def test_threads_take_turns(lake: Lake) -> None:
     write_json(path, {"count": 0})
 
     def add(_: int) -> None:
-        with locked(lake.lock_path("t"), "counting"):
+        with locked(lock_path(lake, "t"), "counting"):
             write_json(path, {"count": read_json(path)["count"] + 1})
 
     with ThreadPoolExecutor(4) as pool:
@@ -309,7 +311,7 @@ def test_threads_take_turns(lake: Lake) -> None:
 
 def _take_lock(lake: Lake) -> None:
     """What a process does that finds the lock's holder silent."""
-    path = lake.lock_path("t")
+    path = lock_path(lake, "t")
     assert isinstance(path, ObjectPath)
     lock = ObjectClaims(path)
     assert lock.follow(lock.newest(), RELEASED) is not None
@@ -413,7 +415,7 @@ def test_a_process_of_another_machine_that_was_paused_commits_nothing_more(
 def test_a_lock_whose_holder_cannot_be_seen_is_taken_over_once_its_heartbeat_is_silent(
     lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = lake.lock_path("t")
+    path = lock_path(lake, "t")
     assert isinstance(path, ObjectPath)
     lock = ObjectClaims(path)
     holder = {"host": "far", "pid": 1, "started": 1, "boot": "far", "namespace": "far"}

@@ -9,7 +9,7 @@ from paimon_features.core.errors import DamagedFileError
 from paimon_features.core.types.schema import Int64, String
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import EventSource
-from paimon_features.lake import Lake, latest_snapshot, read_arrow, snapshots
+from paimon_features.lake import Lake, latest_snapshot, read_arrow, snapshots, table_options
 from paimon_features.lake.reading.deltas import live_files, read_delta
 from paimon_features.lake.specs import events_spec
 from paimon_features.lake.writing.partition_merge import MergedPartitions, merge_partitions
@@ -41,7 +41,7 @@ def content(lake: Lake, snapshot: int | None = None) -> pa.Table:
 def test_merged_partitions_have_the_same_rows_in_fewer_files(lake: Lake, table: str) -> None:
     before = content(lake)
     assert merge_partitions(lake, table) == MergedPartitions(), "each is as long as it should be"
-    lake.set_partition_days(table, 64)
+    table_options.set_partition_days(lake, table, 64)
     write(lake, range(60, 70, 4))  # the first partition of the longer ones is there already
     expected = content(lake)
     assert merge_partitions(lake, table) == MergedPartitions(before=20, after=2)
@@ -64,12 +64,12 @@ def test_a_list_of_files_knows_a_changed_option(lake: Lake, table: str) -> None:
     newest = latest_snapshot(lake, table)
     assert newest is not None
     live_files(lake, table, newest.id)  # kept, and changed by no snapshot
-    lake.set_partition_days(table, 64)
+    table_options.set_partition_days(lake, table, 64)
     assert {file.partition_days for file in live_files(lake, table, newest.id)} == {64}
 
 
 def test_a_damaged_file_leaves_the_table_as_it_was(lake: Lake, table: str) -> None:
-    lake.set_partition_days(table, 64)
+    table_options.set_partition_days(lake, table, 64)
     count = len(list(snapshots(lake, table)))
     newest = latest_snapshot(lake, table)
     assert newest is not None

@@ -15,8 +15,10 @@ from pypaimon.write.file_store_commit import FileStoreCommit
 
 from paimon_features.core.configuration.project_config import CatalogConfig
 from paimon_features.core.errors import ConfigurationError, TableError
-from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow
+from paimon_features.flink.environment import catalog_options
+from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.metadata.rollback import roll_back_table
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.storage.rest_catalog import TOKEN_VARIABLE, RestCatalog
 from tests.rest_catalog_server import TOKEN, CatalogServer, catalog_server
 
@@ -107,7 +109,7 @@ def test_a_lost_reply_is_no_lost_commit(lake: Lake, server: CatalogServer) -> No
 def test_a_rollback_is_one_of_the_server(lake: Lake) -> None:
     for number in range(3):
         add(lake, number)
-    with lake.committing("numbers", "a test"):
+    with commit_lock(lake, "numbers", "a test"):
         roll_back_table(lake, "numbers", 1)
     assert numbers(lake) == [0]
     assert add(lake, 7) == 2
@@ -115,8 +117,8 @@ def test_a_rollback_is_one_of_the_server(lake: Lake) -> None:
 
 
 def test_properties_and_a_new_table_of_the_same_name(lake: Lake, server: CatalogServer) -> None:
-    lake.set_properties("numbers", {"a": "b"})
-    assert lake.properties("numbers") == {"a": "b"}
+    table_options.set_properties(lake, "numbers", {"a": "b"})
+    assert table_options.properties(lake, "numbers") == {"a": "b"}
     add(lake, 1)
     lake.drop("numbers")
     assert server.tables("features") == lake.list() == []
@@ -165,7 +167,7 @@ def test_a_host_that_only_reads_needs_neither_server_nor_token(lake: Lake) -> No
         with pytest.raises(ConfigurationError, match=f"set {TOKEN_VARIABLE} in the environment"):
             write()
     with pytest.raises(ConfigurationError, match="requires a token"):
-        reader.flink_options()
+        catalog_options(reader)
 
 
 def test_the_token_comes_from_the_environment() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake import Lake
+from paimon_features.lake.table_folders import lock_path
 from paimon_features.lake.writing.staging import Staging, drop_leftovers
 
 
@@ -26,7 +27,7 @@ def test_staging_tables_are_dropped_at_the_end_of_the_context(tmp_path: Path) ->
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert lake.list() == []
-    assert not lake.lock_path(names[0]).exists()
+    assert not lock_path(lake, names[0]).exists()
 
 
 def test_staging_tables_of_dead_processes_are_dropped_and_others_kept(

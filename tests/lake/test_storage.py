@@ -15,6 +15,8 @@ import pytest
 
 from paimon_features.core.errors import ConfigurationError, TableError, UnknownNameError
 from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.flink.environment import catalog_options
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.consumers import (
     advance_consumer,
@@ -279,7 +281,7 @@ def test_a_remote_lake_with_neither_conditional_puts_nor_a_side_folder_is_read_o
     with pytest.raises(UnknownNameError, match="unknown table 'pints'; available: points"):
         reading.table("pints")
     with pytest.raises(ConfigurationError, match="Flink cannot open .* open it by its address"):
-        reading.flink_options()
+        catalog_options(reading)
 
 
 def test_transient_errors_are_retried_a_bounded_number_of_times(
@@ -310,8 +312,8 @@ def test_a_changed_schema_or_recreated_table_is_detected(
     other = Lake.open(place, "features", options=store.options)
     fill(lake)
     assert other.schema("points").names == ["x", "y"]
-    lake.set_properties("points", {"colour": "red"})
-    assert other.properties("points") == {"colour": "red"}
+    table_options.set_properties(lake, "points", {"colour": "red"})
+    assert table_options.properties(other, "points") == {"colour": "red"}
     lake.drop("points")
     lake.create(TableSpec("points", {"z": Int64}))
     assert other.schema("points").names == ["z"]

@@ -17,6 +17,7 @@ from paimon_features.core.types.schema import Float64, Int64
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.definitions.aggregates import Aggregate, Count, Max, Sum
+from paimon_features.lake.table_folders import rollup_folder
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import RollupSummary, roll_up
 from paimon_features.testing.generators import random_events
@@ -251,7 +252,7 @@ def test_float_sums_of_a_pinned_read_are_the_same_bits_whatever_is_rolled_up(
 
 def test_rollups_go_with_their_table(totals: Totals) -> None:
     rolled(totals, TOTALS)
-    folder = totals.lake.rollup_folder("tiles_totals_g1")
+    folder = rollup_folder(totals.lake, "tiles_totals_g1")
     assert folder.is_dir()
     totals.lake.drop("tiles_totals_g1")
     assert not folder.exists()
@@ -302,4 +303,4 @@ def test_rollups_in_the_place_of_others_are_computed_again(totals: Totals, suffi
 
 
 def rollup_files(totals: Totals) -> list[Path]:
-    return list(totals.lake.rollup_folder("tiles_totals_g1").glob("*/*"))
+    return list(rollup_folder(totals.lake, "tiles_totals_g1").glob("*/*"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.core.errors import OwnershipError, RequestError, TableError
-from paimon_features.lake import Lake, read_arrow
+from paimon_features.lake import Lake, read_arrow, table_options
 from paimon_features.lake.metadata.snapshots import snapshot, tagged
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.offline.training_set import (
@@ -81,7 +81,7 @@ def test_rows_without_any_feature_are_counted(lake: LakeOfViews) -> None:
 
 def test_the_properties_name_every_source_snapshot(lake: LakeOfViews) -> None:
     built = build(lake)
-    properties = lake.lake.properties("training_churn")
+    properties = table_options.properties(lake.lake, "training_churn")
     sources = json.loads(properties["training-set.sources"])
     assert sources == [
         {"table": table, "snapshot_id": 1, "commit": snapshot(lake.lake, table, 1).commit}
@@ -173,7 +173,7 @@ def test_a_build_that_was_cut_off_is_made_whole(
 def test_as_of_is_part_of_what_it_is(lake: LakeOfViews) -> None:
     built = build(lake, as_of=1)
     assert [pin.snapshot_id for pin in built.sources] == [None, None]
-    assert lake.lake.properties("training_churn")["training-set.as-of-ms"] == "1"
+    assert table_options.properties(lake.lake, "training_churn")["training-set.as-of-ms"] == "1"
     assert read_arrow(lake.lake, "training_churn")["count_7d"].to_pylist() == [None] * 4
 
 

@@ -25,6 +25,7 @@ from paimon_features.definitions import (
     Selection,
 )
 from paimon_features.definitions.aggregates import Count, Last, Max, Sum, Variance
+from paimon_features.lake import table_options
 from paimon_features.offline.training_set import build_training_set
 from paimon_features.online.materialize import Materializer
 from paimon_features.online.store import MemoryStore
@@ -242,7 +243,7 @@ def test_a_training_set_names_its_interactions_with_their_expressions(tmp_path: 
     )
     built = build_training_set(shop.lake.store, "model", OUTPUTS, rows)
     assert list(built.features) == NAMES
-    properties = shop.lake.lake.properties("training_model")
+    properties = table_options.properties(shop.lake.lake, "training_model")
     documents = json.loads(properties["training-set.interactions"])
     assert documents["over"] == {
         "expression": "ratio(price, taste:max_amount_7d, zero=1) - hot",

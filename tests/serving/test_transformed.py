@@ -26,6 +26,7 @@ from paimon_features.definitions import (
     Transformed,
 )
 from paimon_features.definitions.aggregates import Count, Last, Mean, Sum
+from paimon_features.lake import table_options
 from paimon_features.offline.training_set import build_training_set
 from paimon_features.online.materialize import Materializer
 from paimon_features.online.store import MemoryStore
@@ -271,7 +272,9 @@ def test_a_training_set_names_the_versions_and_is_another_one_with_another_versi
     rows = pa.table({"user": [1], "price": [2.0], "event_time_ms": [NOW]})
     built = build_training_set(shop.lake.store, "model", shop.outputs, rows)
     assert list(built.features) == NAMES
-    documents = json.loads(shop.lake.lake.properties("training_model")["training-set.transformed"])
+    documents = json.loads(
+        table_options.properties(shop.lake.lake, "training_model")["training-set.transformed"]
+    )
     one = shop.defined.transformation(ONE)
     assert documents["one"] == {
         "of": ["spend:sum_amount_7d"],

@@ -19,6 +19,7 @@ from paimon_features.lake.metadata.snapshots import SnapshotRef
 from paimon_features.lake.storage.filesystems import SCHEMES, make_filesystem, settings
 from paimon_features.lake.storage.remote import place_in
 from paimon_features.lake.storage.retries import Retries
+from paimon_features.lake.table_folders import merge_folder
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
 
@@ -147,7 +148,7 @@ class LakeSource:
         pinned = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
         self.name = table
         self.schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
-        cache = lake.merge_folder(table)
+        cache = merge_folder(lake, table)
         self._layout = read_layout(lake, table, pinned.id, block_rows, where=where, cache=cache)
         self.snapshot_id = pinned.id
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from paimon_features.core.errors import ConfigurationError, TableError
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import Snapshot, SnapshotRef
+from paimon_features.lake.table_folders import merge_folder
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.cache.fingerprint import name_of
 from trainer_bridge.preprocess.conditions import Condition
@@ -343,7 +344,7 @@ class _Checked:
             snapshot.id,
             _PROBE_BLOCK_ROWS,
             where=_leading(row_stages, RowBlock.of_table(numbers, schema.empty_table())),
-            cache=lake.merge_folder(table),
+            cache=merge_folder(lake, table),
         )
         writes: dict[int, set[str]] = {}
         textual: dict[int, frozenset[str]] = {}

@@ -13,6 +13,7 @@ from paimon_features.core.errors import ConfigurationError, RequestError, TableE
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.consumers import register_consumer
 from paimon_features.lake.metadata.snapshots import SnapshotRef
+from paimon_features.lake.table_folders import merge_folder
 from trainer_bridge.batches.forms import Form
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout, OnBadFile, select_schema
@@ -238,7 +239,7 @@ class ReadPlan:
             block_rows,
             where=self.where,
             on_bad_file=self.reading.on_bad_file,
-            cache=self.lake.merge_folder(self.table) if cache is None else Path(cache),
+            cache=merge_folder(self.lake, self.table) if cache is None else Path(cache),
         )
         return layout if self.prepare is None else self.prepare.layout(layout)
 

@@ -14,6 +14,7 @@ from paimon_features.core.errors import DamagedFileError
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import SnapshotRef, pinned
 from paimon_features.lake.reading.deltas import live_files, verify_files
+from paimon_features.lake.table_folders import merge_folder
 from trainer_bridge.blocks.layout import Fold, Layout, select_schema
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
@@ -119,6 +120,6 @@ class TableScan:
         # with a condition row group by row group, because otherwise all of a small file is read;
         # the mask is not worth caching: the next query has another condition
         block_rows = _BLOCK_ROWS if where is None else 1
-        cache = self.lake.merge_folder(self.table) if where is None else None
+        cache = merge_folder(self.lake, self.table) if where is None else None
         number = pinned(self.lake, self.table, self.snapshot_ref).id
         return read_layout(self.lake, self.table, number, block_rows, where=where, cache=cache)

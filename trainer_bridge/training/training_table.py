@@ -18,6 +18,7 @@ from paimon_features.core.types.schema import DataType, ListType
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
 from paimon_features.definitions.transformed import CompiledTransformed
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TRAINING_PREFIX
 from paimon_features.models import ModelKey
@@ -147,7 +148,7 @@ class TrainingTable:
             names = [t.removeprefix(TRAINING_PREFIX) for t in lake.list() if
                      t.startswith(TRAINING_PREFIX)]  # fmt: skip
             raise UnknownNameError.of("training set", data.training_set, names)
-        properties = lake.properties(table)
+        properties = table_options.properties(lake, table)
         snapshot = pinned_snapshot(lake, table, data.snapshot)
         label = data.label or properties.get("training-set.label")
         if label is None:
@@ -310,7 +311,7 @@ def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
 def built_from(lake: Lake, table: str) -> tuple[dict[str, str], dict[str, int]]:
     """Return the snapshots that a training set was built from, by table, and the generations, by
     view."""
-    documents = json.loads(lake.properties(table).get("training-set.sources", "[]"))
+    documents = json.loads(table_options.properties(lake, table).get("training-set.sources", "[]"))
     pins = [Pin.from_document(document) for document in documents]
     generations = {}
     for pin in pins:

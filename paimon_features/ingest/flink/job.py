@@ -30,7 +30,7 @@ from paimon_features.ingest.ingest_progress import REPORT_S, IngestProgress, OnI
 from paimon_features.ingest.input_columns import FileGroup
 from paimon_features.ingest.ledger import ClusterJob
 from paimon_features.ingest.runs import IngestRun
-from paimon_features.lake import Lake
+from paimon_features.lake import Lake, table_options
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import FlinkJobHolder, ProcessHolder
 from paimon_features.lake.storage.file_path import FilePath
@@ -209,7 +209,7 @@ class IngestJob(FileJob):
     ) -> None:
         if self.choose_partitions is not None:
             self.choose_partitions(self.lake, self.source, groups, run)
-        partition_days = self.lake.partition_days(self.source.table)
+        partition_days = table_options.partition_days(self.lake, self.source.table)
         statements = file_statements(self.source, groups, run, partition_days)
         # duplicates are found by a sort, and tasks of many groups need too many network buffers
         simple = self.source.event_id is None and len(groups) <= PIPELINED_GROUPS

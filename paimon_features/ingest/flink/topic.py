@@ -35,7 +35,7 @@ from paimon_features.ingest.ingest_progress import OnIngestProgress
 from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.ingest.release import release_due
 from paimon_features.ingest.runs import IngestRun
-from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake import Lake, latest_snapshot, table_options
 from paimon_features.lake.metadata.consumers import consumers, register_consumer
 from paimon_features.lake.metadata.snapshots import earliest_snapshot_id
 from paimon_features.lake.storage.file_path import CHECKPOINTS, FilePath
@@ -96,7 +96,9 @@ def ingest_kafka(
             # a cluster may see brokers that this host does not
             must_reach=cluster is None,
         )
-        return kafka_statements(source, reached, run, lake.partition_days(source.table)), topic_id
+        return kafka_statements(
+            source, reached, run, table_options.partition_days(lake, source.table)
+        ), topic_id
 
     try:
         return follow(job, run, prepare, folder, checkpoint_interval_ms, restart)
@@ -156,7 +158,9 @@ def ingest_change_log(
             register_consumer(opened, name, consumer, log.from_snapshot)
         elif position is not None:
             check_position(log, position, goal)
-        return change_log_statements(source, log, run, lake.partition_days(source.table)), None
+        return change_log_statements(
+            source, log, run, table_options.partition_days(lake, source.table)
+        ), None
 
     def reached() -> bool:
         return goal is None or consumers(opened, name).get(consumer, 0) > goal

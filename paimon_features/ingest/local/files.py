@@ -26,7 +26,7 @@ from paimon_features.ingest.local.parts import parts_of
 from paimon_features.ingest.local.sampling import choose_partitions
 from paimon_features.ingest.long_lines import MAX_LINE_BYTES
 from paimon_features.ingest.runs import IngestRun
-from paimon_features.lake import Lake
+from paimon_features.lake import Lake, table_options
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.writing.append_files import AppendFiles
 from paimon_features.lake.writing.table_writer import append_files, conform, event_rows
@@ -98,7 +98,7 @@ class LocalIngestJob(FileJob):
         self._progress.start(_rows_of(groups))
         choose_partitions(self.lake, source, groups, run)
         schema = self.lake.schema(source.table)
-        partition_days = self.lake.partition_days(source.table)
+        partition_days = table_options.partition_days(self.lake, source.table)
         with (
             AppendFiles(self.lake, source.table, user) as events,
             AppendFiles(self.lake, source.rejected_table, user) as rejected,

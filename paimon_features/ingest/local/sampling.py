@@ -16,7 +16,7 @@ from paimon_features.ingest.cells.judge import judge
 from paimon_features.ingest.input_columns import FileGroup
 from paimon_features.ingest.local.parts import parts_of
 from paimon_features.ingest.runs import IngestRun
-from paimon_features.lake import Lake
+from paimon_features.lake import Lake, table_options
 from paimon_features.lake.writing.table_writer import event_days, undecided_partitions
 
 SAMPLED_EVENTS = 200_000
@@ -49,7 +49,9 @@ def choose_partitions(
     except (JobError, OSError, pa.ArrowException):
         return
     if count:
-        lake.set_partition_days(source.table, sampled_partition_days(np.concatenate(days), events))
+        table_options.set_partition_days(
+            lake, source.table, sampled_partition_days(np.concatenate(days), events)
+        )
 
 
 def _estimated_rows(groups: Sequence[FileGroup]) -> int:

@@ -11,7 +11,12 @@ import pyarrow as pa
 from paimon_features.core.configuration.arguments import checked_text
 from paimon_features.core.errors import ConfigurationError, DefinitionError, JobError, unknown_name
 from paimon_features.core.types.foreign_types import plain_table
-from paimon_features.flink.environment import STANDARD_OPTIONS, no_python_server, register_lake
+from paimon_features.flink.environment import (
+    STANDARD_OPTIONS,
+    catalog_options,
+    no_python_server,
+    register_lake,
+)
 from paimon_features.ingest.physical import FLINK_NUMBERS
 from paimon_features.iteration.flink.hosts import result_values
 from paimon_features.lake import Lake
@@ -45,7 +50,7 @@ class PaimonTable:
 
     def __post_init__(self) -> None:
         checked_text("the table of an output", self.table)
-        self.lake.flink_options()
+        catalog_options(self.lake)
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
         """Implement ``IterationOutput``.

@@ -9,11 +9,13 @@ from __future__ import annotations
 from paimon_features.core.errors import TableError
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata import history
 from paimon_features.lake.metadata.consumers import consumers, reset_consumer
+from paimon_features.lake.metadata.history import Removal
 from paimon_features.lake.metadata.snapshots import latest_snapshot, snapshot, snapshot_ids, tagged
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.lake.side_folder.removals import Removal
 
 AUTOMATIC_TAG_LENGTH = len("2011-12-09 10")
 """The length of the names of Paimon's hourly tags, which pin nothing."""
@@ -58,7 +60,7 @@ def rollback(
             f"table {name!r} cannot be rolled back to snapshot {snapshot_id}: later ones are "
             f"pinned by {', '.join(held)}. Delete these pins first if they are no longer needed"
         )
-    with lake.committing(name, f"rolling back table {name!r}"):
+    with commit_lock(lake, name, f"rolling back table {name!r}"):
         updated = generations.update(
             lake, record.view, record.generation, incarnation=record.incarnation + 1
         )
@@ -82,7 +84,7 @@ def roll_back_table(lake: Lake, name: str, snapshot_id: int) -> None:
     else:  # expired, where a tag retains the one to roll back to
         from_ms = snapshot(lake, name, snapshot_id).time_ms + 1
     how = f"rolled back to snapshot {snapshot_id}"
-    lake.record_removal(name, Removal(how, from_ms, now_ms(), snapshot_id + 1, newest.id))
+    history.record_removal(lake, name, Removal(how, from_ms, now_ms(), snapshot_id + 1, newest.id))
     if lake.rest_tables is not None:
         lake.rest_tables.roll_back(name, snapshot_id)
     else:

@@ -8,6 +8,7 @@ from paimon_features.core.errors import TableError
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import expired, snapshot_ids, tagged
 from paimon_features.lake.ownership.locks import locked
+from paimon_features.lake.table_folders import lock_path
 
 
 def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
@@ -20,7 +21,7 @@ def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
     SnapshotExpiredError
         If the snapshot does not exist.
     """
-    with locked(lake.lock_path(name), f"tagging table {name!r}"):
+    with locked(lock_path(lake, name), f"tagging table {name!r}"):
         tags = tagged(lake, name)
         existing = tags.get(tag)
         if existing is not None:
@@ -59,6 +60,6 @@ def training_tags(lake: Lake, name: str, target: str) -> list[str]:
 def delete_tag(lake: Lake, name: str, tag: str) -> None:
     """Delete a tag, if it exists."""
     if lake.exists(name):
-        with locked(lake.lock_path(name), f"deleting a tag of table {name!r}"):
+        with locked(lock_path(lake, name), f"deleting a tag of table {name!r}"):
             if tag in tagged(lake, name):  # pypaimon prints a line if it does not exist
                 lake.table(name).delete_tag(tag)

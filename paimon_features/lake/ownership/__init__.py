@@ -3,7 +3,7 @@
 A *lease* names the owner: a process or a Flink job. Its state is a numbered claim (``claims``);
 each change creates the next claim by compare-and-swap. The number of the claim is the *fencing
 token*: a process that commits checks immediately before its snapshot that no higher number exists
-(``fence.Fence.check``, called by ``Lake.committing``), and raises LeaseLostError otherwise.
+(``fence.Fence.check``, called by ``commit_lock``), and raises LeaseLostError otherwise.
 
 Who owns what:
 

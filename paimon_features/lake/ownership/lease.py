@@ -6,7 +6,7 @@ Flink's REST interface for jobs (not by the client that submitted them), and by 
 processes of other machines and PID namespaces. The lease of a dead owner is taken over.
 
 An owner that only seemed dead is harmless: each commit of a process checks its number under the
-commit lock (``Lake.committing``), and raises LeaseLostError once there is a higher one.
+commit lock (``commit_lock``), and raises LeaseLostError once there is a higher one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import Record
 from paimon_features.lake.ownership import claims
 from paimon_features.lake.ownership.claims import Claim, Claims, claims_of
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.ownership.fence import Fence, held
 from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.storage.write_errors import write_errors
+from paimon_features.lake.table_folders import lease_folder, lock_path
 
 REST_TIMEOUT_S = 5.0
 
@@ -148,7 +150,7 @@ class Lease:
         table = self.record.table
         fence = _fence(self._fence.claims, table, claim)
         if beat_s is not None:
-            held.add(self.lake.lease_key(table), fence)
+            held.add(str(lease_folder(self.lake, table)), fence)
         return Lease(self.lake, replace(self.record, holder=holder, number=claim.number), fence)
 
     def check(self) -> None:
@@ -156,7 +158,7 @@ class Lease:
         self._fence.check()
 
     def _forget(self) -> None:
-        held.remove(self.lake.lease_key(self.record.table), self._fence.claim)
+        held.remove(str(lease_folder(self.lake, self.record.table)), self._fence.claim)
 
 
 def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str = "write") -> Lease:
@@ -181,17 +183,17 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
         claim = table_claims.take(
             _content(record, beat_s=claims.BEAT_S),
             lambda newest: _may_follow(table_claims, newest, table, claimant),
-            lambda: locked(lake.lock_path(table), f"acquiring the lease of table {table!r}"),
+            lambda: locked(lock_path(lake, table), f"acquiring the lease of table {table!r}"),
         )
     fence = _fence(table_claims, table, claim)
-    held.add(lake.lease_key(table), fence)
+    held.add(str(lease_folder(lake, table)), fence)
     _record(lake, table).mark()
     return Lease(lake, replace(record, number=claim.number), fence)
 
 
 @contextmanager
 def committing(lake: Lake, table: str, what: str) -> Iterator[Callable[[], None]]:
-    """Call ``Lake.committing``, also for a process that has not acquired the lease.
+    """Call ``commit_lock``, also for a process that has not acquired the lease.
 
     Such a process commits while nobody owns the table: neither a job nor maintenance may commit at
     the same time. The lease of a dead owner is ended.
@@ -201,11 +203,11 @@ def committing(lake: Lake, table: str, what: str) -> Iterator[Callable[[], None]
     OwnershipError
         If another process or job owns the table, or has taken it over from this one.
     TableError
-        As ``Lake.committing``.
+        As ``commit_lock``.
     """
     while True:
         number = _unowned(lake, table)
-        with lake.committing(table, what) as check:
+        with commit_lock(lake, table, what) as check:
             if number is None or number == _number(_claims(lake, table).newest()):
                 yield check
                 return
@@ -295,7 +297,7 @@ def _unowned(lake: Lake, table: str) -> int | None:
 
     None if this process does.
     """
-    key = lake.lease_key(table)
+    key = str(lease_folder(lake, table))
     while held.fence(key) is None:
         table_claims = _claims(lake, table)
         newest = table_claims.newest()
@@ -373,11 +375,11 @@ def _fence(own: Claims, table: str, claim: Claim) -> Fence:
 
 
 def _claims(lake: Lake, table: str) -> Claims:
-    return claims_of(lake.lease_folder(table))
+    return claims_of(lease_folder(lake, table))
 
 
 def _record(lake: Lake, table: str) -> Record:
-    return Record(lake, "leases", lake.lease_folder(table).name, table, table)
+    return Record(lake, "leases", lease_folder(lake, table).name, table, table)
 
 
 def _content(record: LeaseRecord, beat_s: float | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from paimon_features.core.columns.column import take_rows
 from paimon_features.core.errors import SnapshotExpiredError, TableError
 from paimon_features.core.types.array_types import Ints
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.manifests import manifest_damage, raw_snapshot, read_entries
 from paimon_features.lake.metadata.snapshots import Snapshot, expired, snapshot
@@ -127,7 +128,7 @@ def live_files(
         return read([])
     # the names of the lists contain random numbers; the option can change without a snapshot
     lists = raw.base_manifest_list, raw.delta_manifest_list, raw.total_record_count
-    key = name, snapshot_id, wanted, lists, lake.partition_days(name)
+    key = name, snapshot_id, wanted, lists, table_options.partition_days(lake, name)
     return lake.live_cache.get(key, read)
 
 
@@ -366,7 +367,7 @@ def check_insert_only(table: pa.Table, origin: str) -> None:
 
 
 def _data_files(lake: Lake, name: str, entries: Iterable[Any]) -> Iterator[DataFile]:
-    table, partition_days = lake.table(name), lake.partition_days(name)
+    table, partition_days = lake.table(name), table_options.partition_days(lake, name)
     paths = table.path_factory()
     columns: dict[int, frozenset[str]] = {}
     for entry in entries:

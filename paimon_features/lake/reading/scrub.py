@@ -31,7 +31,8 @@ from paimon_features.core.errors import (
     UnknownNameError,
 )
 from paimon_features.core.process.callbacks import OnProgress, ignore_progress
-from paimon_features.lake.catalog import SCHEMA_FILE, SIDE_FOLDER, Lake
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata import history
 from paimon_features.lake.metadata.manifests import raw_snapshot
 from paimon_features.lake.metadata.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.lake.metadata_damage import (
@@ -43,6 +44,7 @@ from paimon_features.lake.metadata_damage import (
 from paimon_features.lake.reading.snapshot_content import KEY_PREFIX
 from paimon_features.lake.storage import VerifiedParquetFile, damage_of, damaged
 from paimon_features.lake.storage.object_path import SidePath
+from paimon_features.lake.table_folders import SIDE_FOLDER, schema_ids
 
 _PLAIN = (bool, int, str, bytes)
 """Values of keys that pypaimon and Arrow return as the same type."""
@@ -162,7 +164,7 @@ class _Scrub:
 
     def _created_ms(self) -> int | None:
         with suppress(UnknownNameError, DamagedFileError):  # its first schema is lost, or damaged
-            return self.lake.created_ms(self.name)
+            return history.created_ms(self.lake, self.name)
         return None
 
     def _unexpired(self) -> Iterator[Damage]:
@@ -179,12 +181,10 @@ class _Scrub:
     # -- metadata ------------------------------------------------------------------------------
 
     def _schemas(self) -> None:
-        folder = f"{self.lake.path(self.name)}/schema"
-        for entry in sorted(self.lake.storage.names(folder)):
-            if SCHEMA_FILE.fullmatch(entry):
-                path = f"{folder}/{entry}"
-                with self._damage(path), metadata_damage(path, f"table {self.name!r}"):
-                    json.loads(self.lake.storage.read_text(path))
+        for number in schema_ids(self.lake, self.name):
+            path = f"{self.lake.path(self.name)}/schema/schema-{number}"
+            with self._damage(path), metadata_damage(path, f"table {self.name!r}"):
+                json.loads(self.lake.storage.read_text(path))
 
     def _snapshots(self) -> None:
         folder = f"{self.lake.path(self.name)}/snapshot"

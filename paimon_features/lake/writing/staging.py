@@ -16,8 +16,11 @@ from paimon_features.core.errors import UnknownNameError
 from paimon_features.core.process.closeable import Closeable
 from paimon_features.core.process.process_holder import ProcessHolder
 from paimon_features.core.types.schema import DataType
-from paimon_features.lake.catalog import PROPERTY_PREFIX, Lake
+from paimon_features.lake import table_options
+from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.table_folders import lock_path
+from paimon_features.lake.table_options import PROPERTY_PREFIX
 
 STAGING_PREFIX = "staging_"
 _OWNER = "staging.owner"
@@ -70,7 +73,7 @@ def drop_leftovers(lake: Lake) -> list[str]:
     dropped = []
     for name in staging_tables:
         with suppress(UnknownNameError):  # its own process dropped it meanwhile
-            owner = lake.properties(name).get(_OWNER)
+            owner = table_options.properties(lake, name).get(_OWNER)
             if owner is not None and not ProcessHolder(**json.loads(owner)).alive()[0]:
                 _drop(lake, name)
                 dropped.append(name)
@@ -79,4 +82,4 @@ def drop_leftovers(lake: Lake) -> list[str]:
 
 def _drop(lake: Lake, name: str) -> None:
     lake.drop(name, how=None)  # names are never reused
-    lake.lock_path(name).unlink(missing_ok=True)
+    lock_path(lake, name).unlink(missing_ok=True)

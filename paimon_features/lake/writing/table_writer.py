@@ -29,6 +29,7 @@ from paimon_features.core.times.utc_ms import conform as in_milliseconds
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions.source import EventSource
+from paimon_features.lake import table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.events.event_ids import duplicates, identity_columns
 from paimon_features.lake.events.rejects import (
@@ -40,6 +41,7 @@ from paimon_features.lake.events.rejects import (
     time_ms,
 )
 from paimon_features.lake.marked_records import Record
+from paimon_features.lake.metadata import history
 from paimon_features.lake.metadata.snapshots import (
     BATCH_IDENTIFIER,
     Snapshot,
@@ -258,7 +260,7 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
         )
         # an expired snapshot does not show whose it was
         mark = None if content is None else content.get("history")
-        undone = undone or (mark is not None and not lake.continues(name, mark, since))
+        undone = undone or (mark is not None and not history.continues(lake, name, mark, since))
         if undone:  # the table was rolled back or recreated since
             recorded, since = None, 0
     candidates = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
@@ -296,7 +298,7 @@ def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
 
 def _record_commit(lake: Lake, name: str, made: Snapshot, user: str) -> None:
     """Record the last commit of a user, whose snapshot will expire."""
-    mark = lake.history_mark(name)
+    mark = history.mark(lake, name)
     content = {"identifier": made.commit_identifier, "id": made.id, "history": mark}
     _record(lake, name, user).write(content)
 
@@ -537,8 +539,10 @@ class EventWriter:
             self._is_first = False  # later commits need not look up the newest snapshot
             if undecided_partitions(self.lake, self.table):
                 days = event_days(valid, self.event_time)
-                self.lake.set_partition_days(self.table, choose_partition_days(len(days), days))
-        partition_days = self.lake.partition_days(self.table)
+                table_options.set_partition_days(
+                    self.lake, self.table, choose_partition_days(len(days), days)
+                )
+        partition_days = table_options.partition_days(self.lake, self.table)
         good = event_rows(valid, self.event_time, now_ms, partition_days)
         newest = append_arrow(self.lake, self.table, good, **ids)  # type: ignore[arg-type]
         return WriteReport(good.num_rows, verdict.counts(), newest)
@@ -583,7 +587,7 @@ def event_days(table: pa.Table, event_time: str) -> Ints:
 
 def undecided_partitions(lake: Lake, table: str) -> bool:
     """Return True if the first commit to an events table has yet to choose its partitions."""
-    defined = lake.defined_partition_days(table)
+    defined = table_options.defined_partition_days(lake, table)
     return defined is None and latest_snapshot(lake, table) is None
 
 

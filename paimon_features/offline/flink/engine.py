@@ -25,7 +25,7 @@ from paimon_features.core.process.callbacks import OnMessage
 from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.core.types.schema import DataType, arrow_schema
 from paimon_features.flink.cluster import cluster_address
-from paimon_features.lake import Lake, append_stream, iter_batches, latest_snapshot
+from paimon_features.lake import Lake, append_stream, iter_batches, latest_snapshot, table_options
 from paimon_features.lake.reading.table_reader import scan_options
 from paimon_features.lake.specs import EVENT_DAY
 from paimon_features.lake.writing.staging import Staging
@@ -279,7 +279,7 @@ class _Staged:
         days, pin = needed.tile_days, read.tiles
         if days is not None and pin is not None and pin.snapshot_id is not None:
             options = scan_options(self.lake, pin.table, pin.snapshot_id)
-            partition_days = self.lake.partition_days(pin.table)
+            partition_days = table_options.partition_days(self.lake, pin.table)
             statements.append(
                 tiles_sql(
                     self.layout, self.rows, self.tiles, pin.table, options, days, partition_days
@@ -290,7 +290,7 @@ class _Staged:
             options = scan_options(self.lake, pin.table, pin.snapshot_id)
             has_days = EVENT_DAY in self.lake.schema(pin.table).names  # feedback has none
             event_days = sorted(needed.event_days) if has_days else None
-            partition_days = self.lake.partition_days(pin.table)
+            partition_days = table_options.partition_days(self.lake, pin.table)
             statements.append(
                 edges_sql(self.layout, self.rows, self.edges, options, event_days, partition_days)
             )

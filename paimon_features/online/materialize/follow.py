@@ -24,6 +24,7 @@ from paimon_features.core.times.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.table_folders import commit_mark
 from paimon_features.online.materialize.advance import advance
 from paimon_features.online.materialize.leases import DEFAULT_TTL_MS, Leases
 from paimon_features.online.materialize.materialize_progress import (
@@ -174,7 +175,7 @@ class Materializer:
         """
         if self._served is None:
             return None
-        return self._shard.lake.commit_mark(self._served.table)
+        return commit_mark(self._shard.lake, self._served.table)
 
     def _await_commit(self, seen: int | None, wait_s: float, stop: threading.Event) -> None:
         """Wait, at most until a commit that is newer than ``seen``."""

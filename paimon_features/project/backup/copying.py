@@ -31,7 +31,6 @@ from paimon_features.core.errors import (
 from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake import Lake
-from paimon_features.lake.catalog import SIDE_FOLDER
 from paimon_features.lake.metadata.consumers import (
     delete_consumer,
     earliest_snapshot_id,
@@ -39,6 +38,7 @@ from paimon_features.lake.metadata.consumers import (
 )
 from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.storage.write_errors import write_errors
+from paimon_features.lake.table_folders import SIDE_FOLDER
 from paimon_features.project import Project
 from paimon_features.project.backup.cut import HOLD, Cut, take_cut
 from paimon_features.tiles.jobs.jobs import release

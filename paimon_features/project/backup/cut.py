@@ -24,7 +24,7 @@ from pathlib import Path
 from paimon_features.core.errors import TableError
 from paimon_features.flink.checkpoints import METADATA
 from paimon_features.lake import Lake
-from paimon_features.lake.catalog import SIDE_FOLDER
+from paimon_features.lake.table_folders import SIDE_FOLDER, stored_snapshot_ids
 
 TIMEOUT_S = 60.0
 """How long a moment without a commit is looked for."""
@@ -86,7 +86,7 @@ def _read(lake: Lake, state_dir: Path) -> Cut:
         for folder in _SMALL:
             files |= _contents(database / table / folder, warehouse)
         files.pop(f"{lake.database}.db/{table}/consumer/consumer-{HOLD}", None)
-        snapshots[table] = lake.snapshot_ids(table)
+        snapshots[table] = tuple(stored_snapshot_ids(lake, table))
     return Cut(files, snapshots, dict(_checkpoints(state_dir)))
 
 

@@ -20,6 +20,7 @@ from paimon_features.lake.metadata.consumers import consumers, delete_consumer
 from paimon_features.lake.metadata.rollback import roll_back_table
 from paimon_features.lake.metadata.snapshots import snapshot_as_of, tagged
 from paimon_features.lake.metadata.tags import delete_tag
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
@@ -102,5 +103,5 @@ def _set_back(lake: Lake, table: str, snapshot: int | None) -> None:
             overwrite.empty()
             overwrite.commit()
         return
-    with lake.committing(table, f"rolling back table {table!r}"):
+    with commit_lock(lake, table, f"rolling back table {table!r}"):
         roll_back_table(lake, table, snapshot)

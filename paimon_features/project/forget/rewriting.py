@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from paimon_features.core.types.array_types import Bools
 from paimon_features.lake import Lake, iter_batches, latest_snapshot
+from paimon_features.lake.table_folders import merge_folder, rollup_folder
 from paimon_features.lake.writing.overwrite import Overwrite
 
 Mask = Callable[[pa.Table], Bools]
@@ -68,7 +69,7 @@ def delete_rows(lake: Lake, found: TableRows) -> int | None:
     """
     if not found.rows:
         return None
-    for cache in (lake.rollup_folder(found.table), lake.merge_folder(found.table)):
+    for cache in (rollup_folder(lake, found.table), merge_folder(lake, found.table)):
         if cache is not None:
             shutil.rmtree(cache, ignore_errors=True)
     keys = partition_keys(lake, found.table)

@@ -15,7 +15,7 @@ from paimon_features.definitions import (
     FeatureView,
     Interaction,
 )
-from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake import Lake, latest_snapshot, table_options
 from paimon_features.lake.side_folder import generations, registry
 from paimon_features.lake.specs import MODELS_PREFIX, TRAINING_PREFIX
 from paimon_features.models.versions_table import states_of
@@ -145,7 +145,7 @@ def describe_stored(lake: Lake) -> list[Document]:
 
 def _training_set(lake: Lake, table: str) -> Document:
     newest = latest_snapshot(lake, table)
-    properties = lake.properties(table)
+    properties = table_options.properties(lake, table)
     return {
         "state": f"{0 if newest is None else newest.total_records:,} rows",
         "label": properties.get("training-set.label"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from paimon_features.core.errors import PaimonFeaturesError, UnknownNameError
 from paimon_features.definitions import Definitions, FeatureRef, FeatureView, TableView
-from paimon_features.lake import Lake
+from paimon_features.lake import Lake, table_options
 from paimon_features.lake.specs import TRAINING_PREFIX
 from paimon_features.project.lineage.nodes_and_edges import LineageNode, NodesAndEdges
 from paimon_features.project.lineage.rendering import to_svg
@@ -164,7 +164,7 @@ def _training_sets(lake: Lake | None) -> Iterable[tuple[str, Mapping[str, str]]]
         if table.startswith(TRAINING_PREFIX):
             features = None
             with suppress(UnknownNameError):  # dropped meanwhile
-                features = lake.properties(table).get("training-set.features")
+                features = table_options.properties(lake, table).get("training-set.features")
             if features is not None:
                 yield table.removeprefix(TRAINING_PREFIX), json.loads(features)
 

@@ -18,10 +18,12 @@ from paimon_features.core.times.clock import now_ms
 from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake import Lake, latest_snapshot, snapshots
 from paimon_features.lake.metadata.snapshots import snapshot_ids
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.ownership.lease import FlinkJobHolder, Lease, acquire, holder_of
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.specs import TRAINING_PREFIX
+from paimon_features.lake.table_folders import rollup_folder
 from paimon_features.lake.writing.partition_merge import merge_partitions
 from paimon_features.lake.writing.staging import STAGING_PREFIX
 from paimon_features.models.pinned_snapshots import hold_pinned, oldest_pins
@@ -148,7 +150,7 @@ def record_commits(project: ProjectParts, table: str) -> None:
                 record.commit_user
             )
             if committed > (record.last_committed_identifier or -1):
-                with lake.committing(table, f"recording the state of {table}"):
+                with commit_lock(lake, table, f"recording the state of {table}"):
                     generations.update(
                         lake, view, record.generation, last_committed_identifier=committed
                     )
@@ -189,7 +191,7 @@ def _roll_up(project: ProjectParts, tables: Sequence[str], on_message: OnMessage
         record = generations.active(project.lake, view.name)
         if record is None or record.fingerprint != view.fingerprint or not view.has_lifetime:
             continue
-        if project.lake.rollup_folder(record.table) is None:  # an object store has none
+        if rollup_folder(project.lake, record.table) is None:  # an object store has none
             continue
         if not view.keys:  # it is read by ranges of time, which takes no rollups
             continue

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from paimon_features.core.errors import DefinitionError, GenerationError, UnknownNameError
 from paimon_features.definitions import Definitions
 from paimon_features.definitions.derived import TABLE_PREFIX
-from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake import Lake, latest_snapshot, table_options
 from paimon_features.lake.metadata.consumers import delete_consumer
 from paimon_features.lake.metadata.tags import delete_tag, training_tags
 from paimon_features.lake.ownership.lease import acquire
@@ -202,7 +202,7 @@ def _notes(lake: Lake, tables: Sequence[str]) -> tuple[str, ...]:
 
 
 def _sources(lake: Lake, table: str) -> list[str]:
-    text = lake.properties(table).get("training-set.sources", "[]")
+    text = table_options.properties(lake, table).get("training-set.sources", "[]")
     return [source["table"] for source in json.loads(text)]
 
 

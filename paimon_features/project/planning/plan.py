@@ -22,7 +22,8 @@ from paimon_features.definitions import (
     FeatureView,
     FeedbackSource,
 )
-from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake import Lake, latest_snapshot, table_options
+from paimon_features.lake.metadata import history
 from paimon_features.lake.side_folder import generations, registry
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.side_folder.registry import Document, Key
@@ -171,7 +172,7 @@ def apply_plan(
         for spec in _source_tables(source):
             lake.create(spec)
         if (days := _longer_partitions(lake, source)) is not None:
-            lake.set_partition_days(source.table, days)
+            table_options.set_partition_days(lake, source.table, days)
     for change in plan.changes:
         if change.kind == "feature_view" and change.generation is not None:
             _make_generation(lake, definitions.view(change.name).compiled, change.generation)
@@ -206,7 +207,7 @@ def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
             fingerprint=view.fingerprint,
             buckets=view.buckets,
             # a dropped table of this name has used the numbers before
-            incarnation=len(lake.removals(view.table(generation))),
+            incarnation=len(history.removals(lake, view.table(generation))),
             state="active" if first else "building",
             contents=view.tile_contents,
         ),
@@ -291,9 +292,9 @@ def _longer_partitions(lake: Lake, source: EventSource) -> int | None:
     days = parse_partition_days(f"source {source.name!r}", source.partition_days)
     if days is None or not lake.exists(source.table):
         return None
-    actual = lake.partition_days(source.table)
+    actual = table_options.partition_days(lake, source.table)
     if latest_snapshot(lake, source.table) is None:
-        return None if days == lake.defined_partition_days(source.table) else days
+        return None if days == table_options.defined_partition_days(lake, source.table) else days
     if days < actual:
         raise DefinitionError(
             f"source {source.name!r}: partition_days={source.partition_days!r}, and table "
@@ -328,7 +329,9 @@ def _plan_source(
         )
     action: Action = "change" if differs else "same"
     if source.partition_days is None and not isinstance(source, FeedbackSource):
-        actual = lake.partition_days(source.table) if lake.exists(source.table) else 1
+        actual = (
+            table_options.partition_days(lake, source.table) if lake.exists(source.table) else 1
+        )
         choice = partitions_for(lake, source.table)
         if choice.days > actual and choice.advises(actual):
             differs.append(
@@ -426,7 +429,7 @@ def _partitions_advice(
     for record in fitting:
         if not lake.exists(record.table):
             continue
-        actual = lake.partition_days(record.table)
+        actual = table_options.partition_days(lake, record.table)
         if latest_snapshot(lake, record.table) is None:
             if choice.days != actual:
                 yield f"{record.table} gets {choice}, when it is filled"

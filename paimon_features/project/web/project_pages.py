@@ -15,7 +15,7 @@ from paimon_features.core.errors import PaimonFeaturesError, RequestError, Unfil
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView, FeatureRef
-from paimon_features.lake import latest_snapshot
+from paimon_features.lake import latest_snapshot, table_options
 from paimon_features.lake.metadata.snapshots import snapshots
 from paimon_features.lake.reading.deltas import live_files, read_batches
 from paimon_features.lake.side_folder import generations, registry
@@ -400,7 +400,7 @@ class ProjectPages:
         lake = self._project.lake
         out: Document = {"name": table.removeprefix(TRAINING_PREFIX), "table": table}
         try:
-            properties = lake.properties(table)
+            properties = table_options.properties(lake, table)
             newest = latest_snapshot(lake, table)
             return out | {
                 "rows": 0 if newest is None else newest.total_records,

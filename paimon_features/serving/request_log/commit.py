@@ -31,6 +31,7 @@ from paimon_features.core.process.callbacks import OnMessage, ignore_message
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import DAY_MS
 from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.specs import (
     PREDICTIONS_PREFIX,
@@ -174,7 +175,7 @@ class SpoolCommitter:
 
     def _record(self, begun: dict[str, Any]) -> None:
         """Write the ledger, unless another process owns the table by now: it is the owner's."""
-        with self.lake.committing(self.table, f"writing the ledger of {self.table!r}"):
+        with commit_lock(self.lake, self.table, f"writing the ledger of {self.table!r}"):
             write_json(self._ledger, begun)
 
     def _finish_what_was_begun(self) -> None:

@@ -13,6 +13,7 @@ from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.core.times.clock import now_ms
 from paimon_features.flink.checkpoints import Branch
 from paimon_features.flink.gateway import start_gateway
+from paimon_features.lake import table_options
 from paimon_features.lake.ownership.lease import FlinkJobHolder, Lease, ProcessHolder
 from paimon_features.tiles.flink.tiling import EventsScan, tile_statements
 from paimon_features.tiles.jobs.jobs import release_ended
@@ -108,7 +109,7 @@ class JobRunner:
             state_dir=target.state_dir,
         )
         register_lake(env, target.lake)
-        partition_days = target.lake.partition_days(target.tables[0])
+        partition_days = table_options.partition_days(target.lake, target.tables[0])
         statements = tile_statements(
             target.view, target.generation, scan, commit_user, partition_days
         )

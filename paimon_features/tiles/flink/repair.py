@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from paimon_features.core.errors import GenerationError
 from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.core.times.partition_days import first_day as first_day_of
-from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake import Lake, latest_snapshot, table_options
 from paimon_features.lake.ownership.lease import ProcessHolder
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY
@@ -105,7 +105,10 @@ def repair(
         )
         different: list[DayComparison] = []
         events = cells = 0
-        step = max(lake.partition_days(target.events), lake.partition_days(tiles))
+        step = max(
+            table_options.partition_days(lake, target.events),
+            table_options.partition_days(lake, tiles),
+        )
         partitions = _partitions(target, events_snapshot, tiles_snapshot)
         days = {first_day_of(partition.start, step) for partition in partitions}
         chosen = sorted(day for day in days if first_day < day + step and day <= last_day)

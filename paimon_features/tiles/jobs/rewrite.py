@@ -24,7 +24,7 @@ from paimon_features.core.process.callbacks import OnMessage, ignore_message
 from paimon_features.core.times.partition_days import first_day, first_days, partition_text
 from paimon_features.core.windows import DAY_MS
 from paimon_features.flink.checkpoints import Checkpoint
-from paimon_features.lake import append_arrow, latest_snapshot, read_arrow
+from paimon_features.lake import append_arrow, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.metadata.consumers import (
     consumers,
     earliest_snapshot_id,
@@ -115,7 +115,7 @@ def rewrite(
         on_message(
             f"{target}: {tiles_of(target):,} tiles copied from generation {generation}, into "
             f"{target.view.buckets} buckets ({old.buckets} before) and "
-            f"{partition_text(target.lake.partition_days(target.tables[0]))}"
+            f"{partition_text(table_options.partition_days(target.lake, target.tables[0]))}"
         )
         return TileJobResult(
             target.view.name,
@@ -231,9 +231,9 @@ def _copy_tiles(
     keys = dict(view.keys)
     order = [(name, "ascending") for name in (TILE_DAY, *keys, TILE_START)]
     names = lake.schema(target.tables[0]).names
-    partition_days = lake.partition_days(target.tables[0])
+    partition_days = table_options.partition_days(lake, target.tables[0])
     # days that are complete partitions of both tables
-    step = max(partition_days, lake.partition_days(source.tables[0]))
+    step = max(partition_days, table_options.partition_days(lake, source.tables[0]))
     source_files = live_files(lake, source.tables[0], newest.id)
     with SortedFiles(lake, target.tables[0], keys, TILE_DAY) as files:
         for day in sorted({first_day(file.partition[TILE_DAY], step) for file in source_files}):

@@ -14,10 +14,12 @@ from paimon_features.core.errors import GenerationError
 from paimon_features.core.process.callbacks import OnMessage
 from paimon_features.definitions import CompiledView, Definitions
 from paimon_features.flink.checkpoints import Branch, Checkpoint, find_checkpoints, read_checkpoint
-from paimon_features.lake import Lake, latest_snapshot, snapshots
+from paimon_features.lake import Lake, latest_snapshot, snapshots, table_options
+from paimon_features.lake.metadata import history
 from paimon_features.lake.metadata.consumers import consumers, delete_consumer
 from paimon_features.lake.metadata.rollback import roll_back_table, rollback
 from paimon_features.lake.metadata.snapshots import tagged
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.ownership.lease import Holder, Lease, acquire
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationChanges, GenerationRecord
@@ -132,7 +134,7 @@ class TileTarget:
 
     def update(self, **changes: Unpack[GenerationChanges]) -> GenerationRecord:
         """Change the record atomically; LeaseLostError if the tables were taken over."""
-        with self.lake.committing(self.tables[0], f"recording the state of {self}"):
+        with commit_lock(self.lake, self.tables[0], f"recording the state of {self}"):
             return generations.update(self.lake, self.view.name, self.generation, **changes)
 
     def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
@@ -158,8 +160,8 @@ class TileTarget:
             ),
             checkpoints=tuple(checkpoints.values()),
             events_replaced=record.events_history is not None
-            and not self.lake.continues(
-                self.events, record.events_history, record.handover_snapshot or 0
+            and not history.continues(
+                self.lake, self.events, record.events_history, record.handover_snapshot or 0
             ),
             copied_from=unfinished_copy(record.job),
         )
@@ -241,8 +243,8 @@ class TileTarget:
         if latest_snapshot(self.lake, table) is not None:
             return
         choice = choose_partitions(self.lake, self.view)
-        if choice.days != self.lake.partition_days(table):
-            self.lake.set_partition_days(table, choice.days)
+        if choice.days != table_options.partition_days(self.lake, table):
+            table_options.set_partition_days(self.lake, table, choice.days)
             on_message(f"{self}: gets {choice}")
 
     def empty(self, on_message: OnMessage) -> None:
@@ -288,14 +290,14 @@ class TileTarget:
             return rollback(self.lake, record, snapshot, release)
         record = self.update(incarnation=record.incarnation + 1)
         # the checkpoint can contain files of these partitions, which the next run commits
-        partition_days = self.lake.partition_days(record.table)
+        partition_days = table_options.partition_days(self.lake, record.table)
         self.lake.drop(record.table, how="emptied")
         self.lake.create(tiles_table(self.view, self.generation, partition_days))
         return record
 
     def _roll_back_skipped(self, snapshot: int | None) -> None:
         name = self.tables[1]
-        with self.lake.committing(name, f"rolling back table {name!r}"):
+        with commit_lock(self.lake, name, f"rolling back table {name!r}"):
             if snapshot is not None:
                 roll_back_table(self.lake, name, snapshot)
                 return

@@ -17,7 +17,7 @@ from paimon_features.core.times.partition_days import first_day
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates.base import ROWS
 from paimon_features.definitions.event_partials import event_columns
-from paimon_features.lake import Lake, append_arrow, iter_batches
+from paimon_features.lake import Lake, append_arrow, iter_batches, table_options
 from paimon_features.lake.duckdb_engine import DuckDBEngine, identifier, literal
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER, ref_of
 from paimon_features.lake.reading.deltas import DataFile, live_files, verify_files
@@ -85,7 +85,7 @@ def write_tiles(
     events = 0
     per_tile: float | None = None
     table = view.table(generation)
-    partition_days = lake.partition_days(table)
+    partition_days = table_options.partition_days(lake, table)
     with SortedFiles(lake, table, dict(view.keys), TILE_DAY) as files:
         for source, count, several in _groups(engine, lake, view, snapshot_id, partition_days):
             entered = 0

@@ -34,6 +34,7 @@ from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.lake import Lake, TableSpec, append_arrow
 from paimon_features.lake.metadata.snapshots import snapshot_ids
+from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.specs import events_spec, rejected_spec
 from paimon_features.lake.storage.json_files import write_json
 
@@ -197,7 +198,7 @@ def test_a_stream_does_not_resume_into_a_table_that_was_rolled_back(stream: Stre
     from paimon_features.lake.metadata.rollback import roll_back_table
 
     stream.run(1, 2, 3)
-    with stream.lake.committing(CLICKS.table, "rolling back"):
+    with commit_lock(stream.lake, CLICKS.table, "rolling back"):
         roll_back_table(stream.lake, CLICKS.table, 1)
     with pytest.raises(JobError, match="was rolled back since this stream wrote to it"):
         stream.start()

@@ -25,7 +25,7 @@ from paimon_features.core.hashing.buckets import bucket_of
 from paimon_features.core.times.partition_days import PARTITION_DAYS, WHOLE_HISTORY
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.lake import Lake, append_arrow, read_arrow, snapshots
+from paimon_features.lake import Lake, append_arrow, read_arrow, snapshots, table_options
 from paimon_features.lake.metadata.consumers import consumers
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.lake.ownership.lease import ProcessHolder
@@ -216,7 +216,9 @@ def test_any_view_in_any_buckets_and_partitions_equals_the_oracle(
     target = TileTarget(
         "shop", lake, view.compiled, 1, Path(lake.warehouse) / "state", FlinkConfig(1, 1_000)
     )
-    lake.set_partition_days(target.events, rng.choice((*PARTITION_DAYS, WHOLE_HISTORY)))
+    table_options.set_partition_days(
+        lake, target.events, rng.choice((*PARTITION_DAYS, WHOLE_HISTORY))
+    )
     events = random_events(rng, view, 60)
     append_events(lake, view, events)
     with pytest.MonkeyPatch.context() as patch:

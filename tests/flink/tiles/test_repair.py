@@ -11,7 +11,7 @@ from paimon_features.core.configuration.project_config import FlinkConfig
 from paimon_features.core.times.partition_days import first_day
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions
-from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake import Lake, append_arrow, read_arrow, table_options
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.project.planning.plan import apply_plan
@@ -33,7 +33,7 @@ def test_partitions_of_several_days_are_repaired_as_a_whole(
     apply_plan(lake, Definitions.of([view]), now_ms=0)
     target = TileTarget("shop", lake, view.compiled, 1, tmp_path / "state", FlinkConfig(1, 1_000))
     source = view.source
-    lake.set_partition_days(source.table, of_events)
+    table_options.set_partition_days(lake, source.table, of_events)
     times = [(DAY + day) * DAY_MS for day in range(0, 200, 3)]
     nulls = {
         name: pa.nulls(len(times), kind.arrow)
@@ -43,7 +43,7 @@ def test_partitions_of_several_days_are_repaired_as_a_whole(
     keys = {name: pa.array([1] * len(times), kind.arrow) for name, kind in view.entity.keys.items()}
     events = pa.table({**keys, source.event_time: times, **nulls}).select(list(source.schema))
     EventWriter.of(lake, source, lambda: 2 * times[-1]).write(events)
-    lake.set_partition_days(target.tables[0], of_tiles)
+    table_options.set_partition_days(lake, target.tables[0], of_tiles)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TileTarget, "choose_partitions", lambda *_: None)
         backfill(target)

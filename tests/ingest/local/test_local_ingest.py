@@ -39,7 +39,7 @@ from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.ingest.local import files as job_module
 from paimon_features.ingest.local import sampling
 from paimon_features.ingest.local.files import ingest_files
-from paimon_features.lake import Lake, latest_snapshot, read_arrow
+from paimon_features.lake import Lake, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.specs import events_spec, rejected_spec
@@ -106,7 +106,7 @@ def test_a_first_ingest_chooses_partitions_by_the_density_of_its_events(
     rows = [f"{n},p,{n % days * DAY_MS}" for n in range(days * per_day)]
     (tmp_path / "sparse.csv").write_text("\n".join(["id,page,at_ms", *rows]))
     ingest_files(lake, CLICKS, [tmp_path / "sparse.csv"], state_dir=tmp_path / "state")
-    assert lake.partition_days(CLICKS.table) == chosen
+    assert table_options.partition_days(lake, CLICKS.table) == chosen
     found = read_arrow(lake, CLICKS.table)
     assert found.num_rows == days * per_day
     assert {*found["event_day"].to_pylist()} == {day // chosen * chosen for day in range(days)}
@@ -114,7 +114,7 @@ def test_a_first_ingest_chooses_partitions_by_the_density_of_its_events(
 
 def test_defined_partitions_are_not_chosen_again(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
-    lake.set_partition_days(CLICKS.table, 1)
+    table_options.set_partition_days(lake, CLICKS.table, 1)
     rows = [f"{n},p,{n * DAY_MS}" for n in range(100)]
     (tmp_path / "sparse.csv").write_text("\n".join(["id,page,at_ms", *rows]))
     ingest_files(lake, CLICKS, [tmp_path / "sparse.csv"], state_dir=tmp_path / "state")

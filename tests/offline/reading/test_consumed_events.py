@@ -15,7 +15,7 @@ from paimon_features.cli import cli
 from paimon_features.core.errors import SnapshotExpiredError, UnfilledError
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import DAY_MS, HOUR_MS
-from paimon_features.lake import append_arrow, latest_snapshot
+from paimon_features.lake import append_arrow, latest_snapshot, table_options
 from paimon_features.lake.metadata.consumers import consumers, register_consumer
 from paimon_features.lake.metadata.snapshots import tagged
 from paimon_features.lake.side_folder import generations
@@ -178,7 +178,9 @@ def test_views_of_one_source_are_each_read_at_their_own_cut(project: Project) ->
     built = project.build_training_set("both", names, rows)
     assert built.commits_not_included == {"v": 1}
     assert built.to_document()["commits_not_included"] == {"v": 1}
-    recorded = project.lake.properties("training_both")["training-set.commits-not-included"]
+    recorded = table_options.properties(project.lake, "training_both")[
+        "training-set.commits-not-included"
+    ]
     assert json.loads(recorded) == {"v": 1}
     assert set(tagged(project.lake, "events_s")) == {"training_both", "training_both-1"}
     project.jobs.backfill("v", rebuild=True)

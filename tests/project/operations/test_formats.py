@@ -13,8 +13,8 @@ import pytest
 
 from paimon_features.core.errors import PaimonFeaturesError, TableError
 from paimon_features.lake import Lake
-from paimon_features.lake.catalog import SIDE_FOLDER
 from paimon_features.lake.side_folder import format_version
+from paimon_features.lake.table_folders import SIDE_FOLDER
 from paimon_features.online.store.markers import Marker, ViewState
 from paimon_features.project.backup import copying
 from paimon_features.serving.request_log.log_rows import log_schema

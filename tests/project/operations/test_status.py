@@ -19,6 +19,7 @@ from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.lake.ownership import claims, lease
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
+from paimon_features.lake.table_folders import lease_folder
 from paimon_features.project.status import StatusReader
 from paimon_features.project.status.job_status import JobStatus
 from tests.project.operations.conftest import Shop
@@ -118,7 +119,7 @@ def test_owners_have_a_heartbeat_age_and_dead_ones_need_attention(
     unseen = replace(me, boot="another machine")
     monkeypatch.setattr(claims, "BEAT_S", 0.02)
     acquire(lake, "events_sales", unseen)._forget()  # as if it was killed
-    beat = lake.lease_key("events_sales")
+    beat = str(lease_folder(lake, "events_sales"))
     with acquire(lake, "rejected_sales", me, "ingest"):
         found = by(shop.json("status", "--no-online")["leases"], "table")
         assert found["rejected_sales"]["liveness"] == "alive"

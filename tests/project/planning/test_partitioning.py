@@ -20,7 +20,7 @@ from paimon_features.definitions import (
     FeatureView,
 )
 from paimon_features.definitions.aggregates import Count, DecayedSum, LastN, Sum
-from paimon_features.lake import Lake, latest_snapshot, read_arrow
+from paimon_features.lake import Lake, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.writing.table_writer import EventWriter
@@ -83,17 +83,17 @@ def history(lake: Lake, view: FeatureView = VIEW, generation: int = 1) -> pa.Tab
 def test_a_view_of_a_sparse_history_gets_long_partitions_and_the_plan_says_so(lake: Lake) -> None:
     apply_plan(lake, Definitions.of([SOURCE]), now_ms=0)
     write(lake, events(LONG, 600))
-    assert lake.partition_days(SOURCE.table) == 8
+    assert table_options.partition_days(lake, SOURCE.table) == 8
     assert "gets a partition for 8 days: 600 events in 38 partitions of 8 days" in details(lake)
     apply_plan(lake, Definitions.of([VIEW]), now_ms=0)
-    assert lake.partition_days(VIEW.compiled.table(1)) == 8
+    assert table_options.partition_days(lake, VIEW.compiled.table(1)) == 8
 
 
 def test_the_empty_tables_of_a_new_project_get_their_partitions_when_they_are_filled(
     lake: Lake,
 ) -> None:
     apply_plan(lake, Definitions.of([replace(VIEW, source=SOURCE)]), now_ms=0)
-    lake.set_partition_days(SOURCE.table, 1)
+    table_options.set_partition_days(lake, SOURCE.table, 1)
     write(lake, events(LONG, 600))
     table = VIEW.compiled.table(1)
     assert f"{table} gets a partition for 8 days: 600 events on 300 days" in details(lake)
@@ -109,11 +109,11 @@ def test_the_empty_tables_of_a_new_project_get_their_partitions_when_they_are_fi
 
 def test_a_table_with_tiles_keeps_its_partitions_until_it_is_rebuilt(lake: Lake) -> None:
     apply_plan(lake, Definitions.of([VIEW]), now_ms=0)
-    lake.set_partition_days(SOURCE.table, 1)
+    table_options.set_partition_days(lake, SOURCE.table, 1)
     write(lake, events(30, 300))
     backfill(target_of(lake))
     write(lake, events(LONG, 600))
-    assert lake.partition_days(VIEW.compiled.table(1)) == 1
+    assert table_options.partition_days(lake, VIEW.compiled.table(1)) == 1
     advice = details(lake)
     assert "has a partition a day, and would read faster with a partition for 8 days" in advice
     assert "'paimon-features backfill visits --rebuild'" in advice
@@ -121,7 +121,7 @@ def test_a_table_with_tiles_keeps_its_partitions_until_it_is_rebuilt(lake: Lake)
     assert plan.is_empty
     assert "partition_days=8, and 'paimon-features maintain' merges" in str(plan)
     backfill(target_of(lake), rebuild=True)
-    assert lake.partition_days(VIEW.compiled.table(1)) == 8
+    assert table_options.partition_days(lake, VIEW.compiled.table(1)) == 8
     assert "would read faster" not in details(lake)
 
 
@@ -159,7 +159,7 @@ def test_events_get_longer_partitions_from_now_on_and_never_shorter_ones(lake: L
     change = next(c for c in plan.changes if c.kind == "source")
     assert "written from now on get a partition for 64 days" in change.details[-1]
     assert "'paimon-features maintain' merges the partitions that are there" in change.details[-1]
-    assert lake.partition_days(SOURCE.table) == 64
+    assert table_options.partition_days(lake, SOURCE.table) == 64
     assert history(lake).equals(expected), "daily partitions are read as partitions of 64 days"
     write(lake, events(LONG, 100))
     backfill(target_of(lake), rebuild=True)

@@ -30,6 +30,7 @@ from paimon_features.lake.metadata.snapshots import snapshots
 from paimon_features.lake.ownership.fence import held
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.lake.reading.table_reader import read_arrow
+from paimon_features.lake.table_folders import lease_folder
 from tests.servers.online_servers import wait_for
 from trainer_bridge.feedback import writer as feedback
 from trainer_bridge.feedback.memory import LastCorrect
@@ -407,7 +408,7 @@ def test_feedback_waits_while_the_table_is_maintained(lake: Lake) -> None:
     #  writer             commit refused, again --- committed
     with make(lake, flush_rows=1) as writer:
         maintenance = acquire(lake, TABLE, ProcessHolder.of(os.getppid()), "maintain it")
-        held.remove(lake.lease_key(TABLE), maintenance._fence.claim)  # of another process
+        held.remove(str(lease_folder(lake, TABLE)), maintenance._fence.claim)  # of another process
         writer.write({"sample_id": [1, 2]}, [0.1, 0.2], 0)
         try:
             wait_for(lambda: writer.stats.retries > 1, "a second attempt")
