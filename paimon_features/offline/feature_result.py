@@ -11,10 +11,10 @@ import pyarrow as pa
 from paimon_features.core.process.callbacks import OnProgress
 from paimon_features.core.process.closeable import Closeable
 from paimon_features.core.types.schema import DataType
+from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
 from paimon_features.lake import Lake
-from paimon_features.offline.output_columns import with_outputs
 from paimon_features.offline.reading.engine import OfflineEngine, ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.view_join import join_view
@@ -125,17 +125,30 @@ class FeatureResult(Closeable):
         for parts in self._parts.values():
             parts.close()
 
-    def _assembled(self, rows: pa.Table, found: Mapping[str, pa.Table]) -> pa.Table:
-        """Return rows and the answers to them side by side, columns in the order of the outputs."""
-        refs = self.selection.refs
-        values = {ref: found[ref.view].column(ref.feature) for ref in refs}
-        inputs = row_inputs(self.selection.inputs, rows)
-        codes = None
-        if self._statuses:
-            reported = {ref: found[ref.view].column(f"{ref.feature}__status") for ref in refs}
-            codes = {ref: column.to_numpy() for ref, column in reported.items()}
-        table = with_outputs(rows, self.selection, values, inputs, codes)
-        return pa.table(table.columns, schema=self.schema)
+    def _assembled(self, rows: pa.Table, features: Mapping[str, pa.Table]) -> pa.Table:
+        """Return rows and their outputs side by side, columns in the order of the schema."""
+        selection, count = self.selection, rows.num_rows
+        values = {ref: features[ref.view].column(ref.feature) for ref in selection.refs}
+        codes = {
+            ref: features[ref.view].column(f"{ref.feature}__status").to_numpy()
+            for ref in selection.refs
+            if self._statuses
+        }
+        computed = selection.compute(values, row_inputs(selection.inputs, rows), count)
+        columns, statuses = [*rows.columns], []
+        for output in selection.columns:
+            result = None if isinstance(output, FeatureRef) else computed[output]
+            columns.append(values[output] if result is None else result.values)
+            if self._statuses:
+                status = (
+                    codes[output]
+                    if result is None
+                    else selection.worst(output, result.overflown, codes, count)
+                )
+                statuses.append(
+                    pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUS_NAMES))
+                )
+        return pa.table([*columns, *statuses], schema=self.schema)
 
     def _tick(self, rows: int) -> None:
         self._done += rows
@@ -147,11 +160,11 @@ class FeatureResult(Closeable):
     ) -> None:
         if not self.entity_rows.chunks:
             return
-        if self._engine is not None and isinstance(read, FeatureViewRead):
-            self._parts[read.name] = self._engine.join(
-                lake, read, self.entity_rows, spill_folder, self._tick
+        engine = self._engine if isinstance(read, FeatureViewRead) else None
+        if engine is not None:
+            features = engine.join(lake, read, self.entity_rows, spill_folder, self._tick)
+        else:
+            features = join_view(
+                lake, read, self.entity_rows, memory_bytes, spill_folder, self._tick
             )
-            return
-        self._parts[read.name] = join_view(
-            lake, read, self.entity_rows, memory_bytes, spill_folder, self._tick
-        )
+        self._parts[read.name] = features

@@ -7,6 +7,7 @@ file is a partial of its key; a key can occur several times, in several files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -148,21 +149,14 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
     """
 
     def read() -> pa.Table:
-        with file.storage.open_parquet(file.path, file.size) as parquet:
-            _check_rows(file, parquet)
-            file_columns = parquet.schema_arrow.names
-            _check_columns(file, columns, file_columns)
+        with _opened(file, columns) as parquet:
             return parquet.read(
-                _wanted(columns, file_columns, insert_only),
+                _wanted(columns, parquet.schema_arrow.names, insert_only),
                 # for a small file, threads cost more than reading
                 use_threads=file.rows > _ROWS_FOR_THREADS,
             )
 
-    try:
-        table = file.storage.repeated(read)
-    except FileNotFoundError as error:
-        raise _gone(file) from error
-    return _as_requested(table, file, columns)
+    return _as_requested(file.storage.repeated(read), file, columns)
 
 
 def read_batches(
@@ -170,15 +164,10 @@ def read_batches(
 ) -> Iterator[pa.Table]:
     """Yield the rows of ``read_file`` in batches of ``batch_rows``, for files larger than
     memory."""
-    try:
-        with file.storage.open_parquet(file.path, file.size) as parquet:
-            _check_rows(file, parquet)
-            _check_columns(file, columns, parquet.schema_arrow.names)
-            wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
-            for batch in parquet.iter_batches(batch_rows, columns=wanted):
-                yield _as_requested(_table_of(batch), file, columns)
-    except FileNotFoundError as error:
-        raise _gone(file) from error
+    with _opened(file, columns) as parquet:
+        wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
+        for batch in parquet.iter_batches(batch_rows, columns=wanted):
+            yield _as_requested(_table_of(batch), file, columns)
 
 
 def read_sample(file: DataFile, columns: Sequence[str], place: float, rows: int) -> pa.Table:
@@ -186,17 +175,12 @@ def read_sample(file: DataFile, columns: Sequence[str], place: float, rows: int)
 
     Raises as ``read_file`` does.
     """
-    try:
-        with file.storage.open_parquet(file.path, file.size) as parquet:
-            group = int(place * parquet.metadata.num_row_groups)
-            names = _wanted(columns, parquet.schema_arrow.names, insert_only=False)
-            batches = parquet.iter_batches(rows, [group], names)
-            batch = next(batches, None)
-            empty = parquet.schema_arrow.empty_table().select(names)
-            table = empty if batch is None else _table_of(batch)
-            return _as_requested(table, file, columns)
-    except FileNotFoundError as error:
-        raise _gone(file) from error
+    with _opened(file, columns) as parquet:
+        group = int(place * parquet.metadata.num_row_groups)
+        names = _wanted(columns, parquet.schema_arrow.names, insert_only=False)
+        batch = next(parquet.iter_batches(rows, [group], names), None)
+        empty = parquet.schema_arrow.empty_table().select(names)
+        return _as_requested(empty if batch is None else _table_of(batch), file, columns)
 
 
 class RowChoice(Protocol):
@@ -225,21 +209,16 @@ def read_chosen(
     A row group without any of them is not decoded, by its statistics or by its keys. ``columns``
     include those of the choice.
     """
-    try:
-        with file.storage.open_parquet(file.path, file.size) as parquet:
-            _check_rows(file, parquet)
-            file_columns = parquet.schema_arrow.names
-            _check_columns(file, columns, file_columns)
-            wanted = _wanted(columns, file_columns, insert_only=True)
-            tables: Iterator[pa.Table]
-            if not set(choice.keys) <= set(file_columns):
-                tables = map(_table_of, parquet.iter_batches(batch_rows, columns=wanted))
-            else:
-                tables = _chosen(parquet, wanted, batch_rows, choice)
-            for table in tables:
-                yield _as_requested(table, file, columns)
-    except FileNotFoundError as error:
-        raise _gone(file) from error
+    with _opened(file, columns) as parquet:
+        file_columns = parquet.schema_arrow.names
+        wanted = _wanted(columns, file_columns, insert_only=True)
+        tables: Iterator[pa.Table]
+        if not set(choice.keys) <= set(file_columns):
+            tables = map(_table_of, parquet.iter_batches(batch_rows, columns=wanted))
+        else:
+            tables = _chosen(parquet, wanted, batch_rows, choice)
+        for table in tables:
+            yield _as_requested(table, file, columns)
 
 
 def _chosen(
@@ -290,12 +269,6 @@ def _taken(table: pa.Table, rows: Ints) -> pa.Table:
     return table if 2 * len(rows) > table.num_rows else take_rows(table, rows)
 
 
-def _check_columns(file: DataFile, columns: Sequence[str], there: Sequence[str]) -> None:
-    lacking = [name for name in columns if name in file.columns and name not in there]
-    if lacking:
-        raise damaged(file.path, f"it has no column {lacking[0]!r}, which its schema has")
-
-
 def verify_files(files: Iterable[DataFile], columns: Sequence[str]) -> None:
     """Verify sizes, rows and pages of Parquet files, for readers that do not (DuckDB).
 
@@ -305,22 +278,29 @@ def verify_files(files: Iterable[DataFile], columns: Sequence[str]) -> None:
         As ``read_file`` does.
     """
     for file in files:
-        try:
-            with file.storage.open_parquet(file.path, file.size) as parquet:
-                _check_rows(file, parquet)
-                file_columns = parquet.schema_arrow.names
-                _check_columns(file, columns, file_columns)
-                # in a file of another schema, columns can have other names
-                has_all = all(column in file_columns for column in columns)
-                parquet.verify(columns if has_all else None)
-        except FileNotFoundError as error:
-            raise _gone(file) from error
+        with _opened(file, columns) as parquet:
+            # in a file of another schema, columns can have other names
+            has_all = set(columns) <= set(parquet.schema_arrow.names)
+            parquet.verify(columns if has_all else None)
 
 
-def _check_rows(file: DataFile, parquet: pq.ParquetFile) -> None:
-    rows = parquet.metadata.num_rows
-    if rows != file.rows:
-        raise damaged(file.path, f"it has {rows} rows; its manifest says {file.rows}")
+@contextmanager
+def _opened(file: DataFile, columns: Sequence[str]) -> Iterator[Any]:
+    """Open a data file, which must have the rows of its manifest and the columns of its schema."""
+    try:
+        with file.storage.open_parquet(file.path, file.size) as parquet:
+            rows = parquet.metadata.num_rows
+            if rows != file.rows:
+                raise damaged(file.path, f"it has {rows} rows; its manifest says {file.rows}")
+            lacking = file.columns.intersection(columns) - {*parquet.schema_arrow.names}
+            if lacking:
+                raise damaged(file.path, f"it has no column {min(lacking)!r}, which its schema has")
+            yield parquet
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"data file {file.path} no longer exists: the snapshots that contain it have expired. "
+            "Read a newer snapshot; rebuild a materialized view"
+        ) from error
 
 
 def _wanted(columns: Sequence[str], file_columns: Sequence[str], insert_only: bool) -> list[str]:
@@ -339,14 +319,6 @@ def _as_requested(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa
         if column not in names:
             table = table.append_column(column, pa.nulls(table.num_rows))
     return table.select(list(columns))
-
-
-def _gone(file: DataFile) -> SnapshotExpiredError:
-    return SnapshotExpiredError(
-        f"data file {file.path} no longer exists: the snapshots that contain it have expired. "
-        f"Read a newer "
-        "snapshot; rebuild a materialized view"
-    )
 
 
 def check_insert_only(table: pa.Table, origin: str) -> None:

@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import LeaseLostError, TableError
+from paimon_features.core.errors import TableError
 from paimon_features.core.hashing.buckets import bucket_of
 from paimon_features.core.types.schema import DataType
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER, latest_snapshot
 from paimon_features.lake.ownership.lease import committing
 from paimon_features.lake.storage.write_errors import write_errors
+from paimon_features.lake.writing.table_writer import published
 
 _SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 _GROUP_ROWS = 1 << 17
@@ -102,24 +103,15 @@ class SortedFiles:
             messages = [file.message() for file in self._closed]
             builder: Any = self._table.new_stream_write_builder()._with_commit_user(commit_user)
             commit = builder.new_commit()
-            try:
-                check()
-                with write_errors(f"table {self.name!r} cannot be written"):
+
+            def publish() -> None:
+                try:
+                    check()
                     commit.commit(messages, identifier)
-            except LeaseLostError:
-                raise
-            except Exception:
-                # an error after the snapshot was published is not a failure: check before raising
-                if latest_snapshot(self.lake, self.name) is None:
-                    raise
-            finally:
-                commit.close()
-            snapshot = latest_snapshot(self.lake, self.name)
-            if snapshot is None or snapshot.commit_user != commit_user:
-                raise TableError(
-                    f"table {self.name!r}: the commit of {commit_user} was acknowledged but does "
-                    "not exist; another process commits to this table without the lock"
-                )
+                finally:
+                    commit.close()
+
+            snapshot = published(self.lake, self.name, None, publish, commit_user, identifier)
         self._closed.clear()
         return snapshot.id
 

@@ -95,12 +95,8 @@ def append_arrow(
                 return newest.id
         if rows.num_rows == 0:
             return 0 if newest is None else newest.id
-        user = commit_user or str(uuid.uuid4())
         identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
-        committed = _committed(lake, name, newest, (rows,), user, identifier, properties, check)
-        if commit_user is not None:
-            _record_commit(lake, name, committed, user)
-        return committed.id
+        return _committed(lake, name, newest, (rows,), commit_user, identifier, properties, check)
 
 
 def append_stream(
@@ -128,13 +124,9 @@ def append_stream(
         newest = latest_snapshot(lake, name)
         conformed = (conform(lake, name, table) for table in tables)
         options = {"target-file-size": f"{file_bytes} b"}
-        user = commit_user or str(uuid.uuid4())
-        committed = _committed(
-            lake, name, newest, conformed, user, BATCH_IDENTIFIER, properties, check, options
+        return _committed(
+            lake, name, newest, conformed, commit_user, BATCH_IDENTIFIER, properties, check, options
         )
-        if commit_user is not None:
-            _record_commit(lake, name, committed, commit_user)
-        return committed.id
 
 
 def append_files(
@@ -173,7 +165,7 @@ def append_files(
             finally:
                 table_commit.close()
 
-        return _published(lake, name, newest, commit, commit_user, identifier).id
+        return published(lake, name, newest, commit, commit_user, identifier).id
 
 
 def _committed(
@@ -181,21 +173,30 @@ def _committed(
     name: str,
     newest: Snapshot | None,
     tables: Iterable[pa.Table],
-    user: str,
+    commit_user: str | None,
     identifier: int,
     properties: Mapping[str, str] | None,
     check: Callable[[], None],
     options: Mapping[str, str] | None = None,
-) -> Snapshot:
-    """Commit rows and return their snapshot; the caller holds the lock."""
+) -> int:
+    """Commit rows and return the snapshot id; the caller holds the lock.
+
+    The last commit of a ``commit_user`` is recorded, because its snapshot will expire.
+    """
+    user = commit_user or str(uuid.uuid4())
 
     def commit() -> None:
         _commit(lake, name, tables, user, identifier, properties, check, options)
 
-    return _published(lake, name, newest, commit, user, identifier)
+    snapshot = published(lake, name, newest, commit, user, identifier)
+    if commit_user is not None:
+        mark = history.mark(lake, name)
+        content = {"identifier": snapshot.commit_identifier, "id": snapshot.id, "history": mark}
+        _record(lake, name, commit_user).write(content)
+    return snapshot.id
 
 
-def _published(
+def published(
     lake: Lake,
     name: str,
     newest: Snapshot | None,
@@ -294,13 +295,6 @@ def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
     )
     content = read_json(_record(lake, name, commit_user).path)
     return retained_id if retained_id is not None or content is None else int(content["id"])
-
-
-def _record_commit(lake: Lake, name: str, made: Snapshot, user: str) -> None:
-    """Record the last commit of a user, whose snapshot will expire."""
-    mark = history.mark(lake, name)
-    content = {"identifier": made.commit_identifier, "id": made.id, "history": mark}
-    _record(lake, name, user).write(content)
 
 
 def _record(lake: Lake, name: str, user: str) -> Record:

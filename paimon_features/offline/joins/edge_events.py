@@ -26,7 +26,13 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import Partial
 from paimon_features.definitions.aggregates.range_index import RangeIndex
 from paimon_features.definitions.event_partials import concat, enters, event_columns, partials_of
-from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
+from paimon_features.offline.joins.entity_codes import (
+    EntityCodes,
+    TimeKeys,
+    distinct,
+    positions,
+    sort_order,
+)
 from paimon_features.offline.joins.window_edges import EdgeSpan
 
 NO_INTS: Ints = np.zeros(0, np.int64)
@@ -88,13 +94,7 @@ class EdgeEvents:
     @property
     def days(self) -> Ints:
         """Days since 1970 (ascending, distinct) whose events are needed."""
-        days: Ints = self._tiles[self._until > self._since] // DAY_MS
-        if not len(days):
-            return days
-        # there are at most four million days: counting is faster than sorting
-        first = int(days.min())
-        seen: Ints = np.flatnonzero(np.bincount(days - first)) + first
-        return seen
+        return distinct(self._tiles[self._until > self._since] // DAY_MS)
 
     @property
     def columns(self) -> list[str]:

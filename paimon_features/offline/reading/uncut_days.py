@@ -18,9 +18,7 @@ import numpy as np
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.windows import DAY_MS, ceil_ms, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
-
-_COUNTED = 8_000_000
-"""Up to this range, distinct numbers are found by counting, which is faster than sorting."""
+from paimon_features.offline.joins.entity_codes import distinct
 
 
 class UncutDays:
@@ -60,17 +58,6 @@ class UncutDays:
                 yield ceil_ms(window.start(q), tile_ms)
             yield floor_ms(window.end(q), tile_ms)
         yield floor_ms(self._view.horizon(q), tile_ms)
-
-
-def distinct(numbers: Ints) -> Ints:
-    """Sorted distinct numbers."""
-    if not len(numbers):
-        return numbers
-    first = int(numbers.min())
-    if int(numbers.max()) - first > _COUNTED:
-        return np.unique(numbers)
-    present: Ints = np.flatnonzero(np.bincount(numbers - first)) + first
-    return present
 
 
 def _any(days: Ints, first: int, end: int) -> bool:

@@ -15,7 +15,7 @@ from paimon_features.core.types.schema import DataType
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.offline.joins.entity_codes import EntityCodes
+from paimon_features.offline.joins.entity_codes import EntityCodes, distinct
 from paimon_features.offline.joins.newest_version import NewestVersionJoin
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin, tile_range
 from paimon_features.offline.joins.window_edges import edge_tiles
@@ -225,7 +225,7 @@ class _TileRequirements(ReadRequirements):
         if self._cuts is not None:
             self._cuts.observe(as_of_ms)
         for tiles, some in edge_tiles(self.read.view, self.read.features, as_of_ms):
-            self._days = np.union1d(self._days, _distinct(tiles // DAY_MS))
+            self._days = np.union1d(self._days, distinct(tiles // DAY_MS))
             if self.requested is not None:
                 self.requested.add(hashes[some], tiles)
 
@@ -320,15 +320,6 @@ class _TableRequirements(ReadRequirements):
         if self.ttl_ms is not None:
             inside &= time_ms >= self.first_ms - self.ttl_ms
         return inside
-
-
-def _distinct(days: Ints) -> Ints:
-    """Sorted distinct days, by counting: there are at most four million."""
-    if not len(days):
-        return days
-    first = int(days.min())
-    present: Ints = np.flatnonzero(np.bincount(days - first)) + first
-    return present
 
 
 def width(kind: DataType) -> int:
