@@ -137,14 +137,15 @@ class FeatureResult(Closeable):
         computed = selection.compute(values, row_inputs(selection.inputs, rows), count)
         columns, statuses = [*rows.columns], []
         for output in selection.columns:
-            result = None if isinstance(output, FeatureRef) else computed[output]
-            columns.append(values[output] if result is None else result.values)
+            if isinstance(output, FeatureRef):
+                columns.append(values[output])
+                status = codes.get(output)
+            else:
+                result = computed[output]
+                columns.append(result.values)
+                if self._statuses:
+                    status = selection.worst(output, result.overflown, codes, count)
             if self._statuses:
-                status = (
-                    codes[output]
-                    if result is None
-                    else selection.worst(output, result.overflown, codes, count)
-                )
                 statuses.append(
                     pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUS_NAMES))
                 )
@@ -160,11 +161,9 @@ class FeatureResult(Closeable):
     ) -> None:
         if not self.entity_rows.chunks:
             return
-        engine = self._engine if isinstance(read, FeatureViewRead) else None
-        if engine is not None:
-            features = engine.join(lake, read, self.entity_rows, spill_folder, self._tick)
+        rows = self.entity_rows
+        if self._engine is not None and isinstance(read, FeatureViewRead):
+            parts = self._engine.join(lake, read, rows, spill_folder, self._tick)
         else:
-            features = join_view(
-                lake, read, self.entity_rows, memory_bytes, spill_folder, self._tick
-            )
-        self._parts[read.name] = features
+            parts = join_view(lake, read, rows, memory_bytes, spill_folder, self._tick)
+        self._parts[read.name] = parts

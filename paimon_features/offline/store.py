@@ -119,7 +119,7 @@ class PinnedRead:
     ) -> FeatureResult:
         """Compute the features of rows that were taken in."""
         if statuses:
-            self._check_free(entity_rows.schema, [f"{c}__status" for c in self.columns.values()])
+            check_free(entity_rows.schema, [f"{c}__status" for c in self.columns.values()])
         result = FeatureResult(
             self.lake,
             entity_rows,
@@ -141,17 +141,18 @@ class PinnedRead:
         return result
 
     def _check(self, rows: pa.Schema) -> None:
-        self._check_free(rows, list(self.columns.values()))
+        check_free(rows, list(self.columns.values()))
         row_inputs(self.selection.inputs, rows.empty_table())
 
-    def _check_free(self, rows: pa.Schema, names: Sequence[str]) -> None:
-        """Raise RequestError if entity rows have a column with the name of a result's column."""
-        conflicts = [name for name in names if name in rows.names]
-        if conflicts:
-            raise RequestError(
-                f"entity rows have a column {conflicts[0]!r}, which is also the name of a feature "
-                "or its status; rename the column"
-            )
+
+def check_free(rows: pa.Schema, names: Sequence[str]) -> None:
+    """Raise RequestError if entity rows have a column with the name of a result's column."""
+    conflicts = [name for name in names if name in rows.names]
+    if conflicts:
+        raise RequestError(
+            f"entity rows have a column {conflicts[0]!r}, which is also the name of a feature "
+            "or its status; rename the column"
+        )
 
 
 def _of_checking(options: HistoryKeywords) -> dict[str, Any]:
@@ -311,26 +312,20 @@ class OfflineStore:
         for view in views:
             names = names_of[view.name]
             if isinstance(view, CompiledView):
-                record, pin, events, features = self._tiles(pinner, view, names)
+                features = [named_feature(view.name, name, view.features) for name in names]
+                record, pin, events = pinner.feature_view(view, self._generation)
+                needed_partials = {name for feature in features for name in feature.partials}
+                check_contents(view, record, {EVENT_TIME_MAX.name, *needed_partials})
                 rollups = None
                 if not (repeatable or as_of is not None) or _all_exact(view, features):
                     rollups = Rollups.of(self.lake, view, record.table)
                 reads.append(FeatureViewRead(view, features, record, pin, events, rollups))
             else:
-                columns = [_named(view.name, name, view.features) for name in names]
+                columns = [named_feature(view.name, name, view.features) for name in names]
                 reads.append(TableViewRead(view, columns, pinner.pin(view.source.table)))
         pinner.done()
         _name_tiles(reads)
         return PinnedRead(self.lake, selection, reads, pinner.time_ms, pinner.not_included)
-
-    def _tiles(
-        self, pinner: Pinner, view: CompiledView, names: Sequence[str]
-    ) -> tuple[GenerationRecord, Pin, Pin, list[CompiledFeature]]:
-        features = [_named(view.name, name, view.features) for name in names]
-        record, tiles, events = pinner.feature_view(view, self._generation)
-        needed = {name for feature in features for name in feature.partials}
-        check_contents(view, record, {EVENT_TIME_MAX.name, *needed})
-        return record, tiles, events, features
 
 
 def _name_tiles(reads: Sequence[ViewRead]) -> None:
@@ -347,7 +342,8 @@ def _all_exact(view: CompiledView, features: Sequence[CompiledFeature]) -> bool:
     return all(view.partial[name].is_exact for f in features for name in f.partials)
 
 
-def _named(view: str, name: str, features: Sequence[Feature]) -> Feature:
+def named_feature(view: str, name: str, features: Sequence[Feature]) -> Feature:
+    """Return the feature of this name; UnknownNameError if the view does not have it."""
     feature = next((f for f in features if f.name == name), None)
     if feature is None:
         raise UnknownNameError.of("feature", name, [f.name for f in features], f"view {view!r}")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.core.documents.published_document import document_digest
-from paimon_features.core.errors import RequestError, TableError, UnknownNameError
+from paimon_features.core.errors import RequestError, TableError, UnknownNameError, unknown_name
 from paimon_features.core.process.callbacks import OnProgress
 from paimon_features.core.types.schema import (
     Bool,
@@ -221,25 +221,18 @@ def append_training_rows(
                     target, earlier_id, entity_rows.count, 0, features, label, pinned.pins,
                     _not_included(lake, target, earlier_id),
                 )  # fmt: skip
-            without = 0
-
-            def counted(result: FeatureResult) -> Iterator[pa.Table]:
-                nonlocal without
-                for table in in_pieces(result.schema, result.tables(), WRITTEN_ROWS):
-                    without += _rows_without(table.select(features))
-                    yield table
-
             with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
+                pieces = _CountedPieces(result)
                 snapshot_id = append_stream(
-                    lake, target, counted(result), commit_user=user,
+                    lake, target, pieces, commit_user=user,
                     properties={
                         "training-set.sources": _json([pin.to_document() for pin in pinned.pins]),
                         COMMITS_NOT_INCLUDED: _json(pinned.not_included),
                     },
                 )  # fmt: skip
         return TrainingSet(
-            target, snapshot_id, entity_rows.count, without, features, label, pinned.pins,
-            pinned.not_included,
+            target, snapshot_id, entity_rows.count, pieces.without_features, features, label,
+            pinned.pins, pinned.not_included,
         )  # fmt: skip
 
 
@@ -271,12 +264,11 @@ def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequen
             f"{target} was built with {difference}; rows are appended with the same ones: name the "
             "same service, or build it again: replace=True, on the command line --replace"
         )
-    unknown = [column for column in columns if column not in lake.schema(target).names]
-    if unknown:
-        raise RequestError(
-            f"{target} has no column {unknown[0]!r} of the rows; it has: "
-            f"{', '.join(lake.schema(target).names)}"
-        )
+    available = lake.schema(target).names
+    for column in columns:
+        if column not in available:
+            problem = unknown_name("column", column, available, f"table {target!r}")
+            raise RequestError(f"entity rows: {problem}")
 
 
 def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
@@ -301,36 +293,36 @@ def _write(lake: Lake, target: str, result: FeatureResult, properties: Mapping[s
     columns = {field.name: _column_type(field) for field in result.schema}
     options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
     lake.create(training_spec(target, columns, options))
-    features = list(result.selection.columns.values())
-    without = 0
-
-    def counted() -> Iterator[pa.Table]:
-        nonlocal without
-        # pieces of one size, so that memory has no say in how files are written
-        for table in in_pieces(result.schema, result.tables(), WRITTEN_ROWS):
-            without += _rows_without(table.select(features))
-            yield table
-
-    snapshot_id = append_stream(lake, target, counted())
+    pieces = _CountedPieces(result)
+    snapshot_id = append_stream(lake, target, pieces)
     # the last thing that is written: a training set that has it is complete
-    table_options.set_properties(lake, target, {ROWS_WITHOUT_FEATURES: str(without)})
+    table_options.set_properties(
+        lake, target, {ROWS_WITHOUT_FEATURES: str(pieces.without_features)}
+    )
     return snapshot_id
 
 
-def _rows_without(features: pa.Table) -> int:
-    """Return how many rows have nulls only."""
-    empty = np.ones(features.num_rows, np.bool_)
-    for column in features.columns:
-        empty &= column.is_null().to_numpy()
-    return int(empty.sum())
+class _CountedPieces:
+    """The rows of a result in pieces of one size, so that memory has no say in how files are
+    written; ``without_features`` counts those that have only nulls."""
+
+    def __init__(self, result: FeatureResult) -> None:
+        self._result = result
+        self.without_features = 0
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        features = list(self._result.selection.columns.values())
+        for table in in_pieces(self._result.schema, self._result.tables(), WRITTEN_ROWS):
+            empty = np.ones(table.num_rows, np.bool_)
+            for column in table.select(features).columns:
+                empty &= column.is_null().to_numpy()
+            self.without_features += int(empty.sum())
+            yield table
 
 
 def _check_label(rows: pa.Schema, label: str | None) -> None:
     if label is not None and label not in rows.names:
-        raise RequestError(
-            f"the label {label!r} is no column of the entity rows; "
-            f"they have: {', '.join(rows.names)}"
-        )
+        raise RequestError(f"label: {unknown_name('column', label, rows.names, 'the entity rows')}")
 
 
 def _properties(
@@ -468,6 +460,6 @@ def _column_type(field: pa.Field) -> DataType:
         if accepts(kind):
             return column_type
     raise RequestError(
-        f"entity rows: the column {field.name!r} is {field.type}, which a table cannot hold; "
+        f"entity rows: the column {field.name!r} is {field.type}, which tables do not support; "
         "leave it out, or convert it to a number, string, date or timestamp"
     )

@@ -77,7 +77,7 @@ def test_as_of_takes_what_a_training_set_saw(project: Project) -> None:
     ("arguments", "message"),
     [
         (["--service", "churn_v2"], "unknown service 'churn_v2'"),
-        (["--service", "churn_v1", "--rows", "nowhere.parquet"], "there is no such file"),
+        (["--service", "churn_v1", "--rows", "nowhere.parquet"], "no such file"),
         (["--service", "churn_v1", "--rows", "nowhere"], "unknown table 'nowhere'"),
         (["--service", "churn_v1", "--output", "no/where.parquet"], "no such folder: no"),
         (["--service", "churn_v1", "--as-of", "x@1"], "also needs one of 'tiles_customer_g1'"),

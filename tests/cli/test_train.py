@@ -100,7 +100,7 @@ def test_wrong_use_of_retrain_and_of_appended_rows_is_explained(shop: Path) -> N
     rows = pa.table({"customer_id": [1], "event_time_ms": [START + 91 * DAY_MS], "other": [1]})
     pq.write_table(rows, "rows.parquet")
     append = ("training-set", "churn", "--append", "--rows", "rows.parquet", "--service")
-    assert "has no column 'other'" in run(*append, "basket_v1", code=2).output
+    assert "unknown column 'other'" in run(*append, "basket_v1", code=2).output
     assert "was built with other features" in run(*append, "churn_v1", code=1).output
     assert "--append keeps the label" in run(*append, "basket_v1", "--label", "x", code=2).output
     definitions = Path("features.py").read_text()

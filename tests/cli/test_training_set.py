@@ -117,8 +117,8 @@ def test_as_of_takes_a_time_and_refuses_what_looks_like_a_year_or_seconds(
     [
         (["--rows", "features.py"], "entity rows features.py: "),
         (["--service", "churn_v2"], "unknown service 'churn_v2'; available: churn_v1"),
-        (["--label", "sold"], "the label 'sold' is no column"),
-        (["--rows", "nowhere.csv"], "'nowhere.csv': there is no such file"),
+        (["--label", "sold"], "label: unknown column 'sold'"),
+        (["--rows", "nowhere.csv"], "'nowhere.csv': no such file"),
     ],
 )
 def test_wrong_use_exits_2_and_says_what_is_wrong(

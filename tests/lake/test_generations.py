@@ -62,7 +62,7 @@ def test_an_unknown_generation_is_rejected_with_the_known_ones(lake: Lake) -> No
         lambda: generations.activate(lake, "spend", 3),
         lambda: generations.update(lake, "spend", 3, backfilled=True),
     ):
-        with pytest.raises(GenerationError, match=r"no generation 3.*: 1"):
+        with pytest.raises(GenerationError, match=r"unknown generation 3.*: 1"):
             call()
 
 

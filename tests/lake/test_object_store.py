@@ -280,6 +280,7 @@ _HOLDER = """
 import json, sys
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.ownership.locks import locked
+from paimon_features.lake.table_folders import lock_path
 address, options = json.loads(sys.argv[1])
 lake = Lake.open(address, "features", options=options)
 with locked(lock_path(lake, "t"), "holding"):

@@ -227,8 +227,8 @@ def test_progress_ends_at_all_rows_of_all_views(filled: LakeOfViews) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({"event_time_ms": [1]}, "no column 'user', a key of entity 'user'"),
-        ({"user": [1]}, "no column 'event_time_ms'"),
+        ({"event_time_ms": [1]}, "missing column 'user', a key of entity 'user'"),
+        ({"user": [1]}, "missing column 'event_time_ms'"),
         ({"user": ["x"], "event_time_ms": [1]}, "the key 'user' is string"),
         ({"user": [1.5], "event_time_ms": [1]}, "the key 'user' is double"),
         ({"user": [1, 2], "event_time_ms": [1, None]}, "null in 1 of 2 rows, first in row 1"),

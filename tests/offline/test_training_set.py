@@ -178,7 +178,7 @@ def test_as_of_is_part_of_what_it_is(lake: LakeOfViews) -> None:
 
 
 def test_a_missing_label_and_no_rows_are_refused(lake: LakeOfViews) -> None:
-    with pytest.raises(RequestError, match="the label 'bought' is no column"):
+    with pytest.raises(RequestError, match="label: unknown column 'bought'"):
         build(lake, ROWS.drop_columns(["bought"]))
     with pytest.raises(RequestError, match="got none"):
         build(lake, ROWS[:0])

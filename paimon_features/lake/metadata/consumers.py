@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 
-from paimon_features.core.errors import TableError
+from paimon_features.core.errors import TableError, unknown_name
 from paimon_features.core.types.schema import NAME
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import earliest_snapshot_id, expired, snapshot_ids
@@ -59,11 +59,8 @@ def advance_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -
     """
     held = _held(lake, name, _checked(consumer))
     if held is None:
-        names = ", ".join(sorted(consumers(lake, name))) or "none"
-        raise TableError(
-            f"table {name!r} has no consumer {consumer!r}; it has: {names}; "
-            "register it again and check which snapshots still exist"
-        )
+        problem = unknown_name("consumer", consumer, consumers(lake, name), f"table {name!r}")
+        raise TableError(f"{problem}. Register it again, and check which snapshots still exist")
     if next_snapshot > held:
         _write(lake, name, consumer, next_snapshot)
 

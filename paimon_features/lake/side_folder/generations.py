@@ -36,7 +36,7 @@ class GenerationRecord:
     writes it. ``resume_path`` is the checkpoint or savepoint to resume from,
     ``last_committed_identifier`` the checkpoint of the last commit. ``handover_snapshot`` is the
     events snapshot that the backfill read, after which the stream starts, ``events_history`` the
-    mark of that table (``Lake.history_mark``); ``backfilled`` is true
+    mark of that table (``history.mark``); ``backfilled`` is true
     once the backfill is committed, as ``backfill_snapshot`` (None if no event was added).
     ``first_scan`` is the events snapshot whose complete content a stream without a backfill reads
     first: 0 for an empty table, None where no such stream was started.
@@ -262,7 +262,7 @@ def _one(records: list[GenerationRecord], view: str, generation: int) -> Generat
             return record
     numbers = ", ".join(str(r.generation) for r in records) or "none"
     raise GenerationError(
-        f"feature view {view!r} has no generation {generation}; it has: {numbers}. "
+        f"unknown generation {generation} of feature view {view!r}; available: {numbers}. "
         "`paimon-features apply` creates one"
     )
 

@@ -21,7 +21,12 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.core.columns.column import one_array
-from paimon_features.core.errors import PaimonFeaturesError, TableError, UnknownNameError
+from paimon_features.core.errors import (
+    PaimonFeaturesError,
+    TableError,
+    UnknownNameError,
+    unknown_name,
+)
 from paimon_features.core.repeated_items import duplicates as repeated
 from paimon_features.core.times.partition_days import choose_partition_days, first_days
 from paimon_features.core.times.utc_ms import ceil_times
@@ -362,9 +367,7 @@ def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = N
     names = set(schema.names)
     unknown = [column for column in given if column not in names]
     if unknown:
-        raise TableError(
-            f"table {name!r} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}"
-        )
+        raise TableError(unknown_name("column", unknown[0], names, f"table {name!r}"))
     arrays = []
     for field in schema:
         if field.name not in given:

@@ -32,7 +32,7 @@ from paimon_features.lake.writing.staging import Staging
 from paimon_features.offline.flink.history_rows import NeededDays, finish_features, rows_to_stage
 from paimon_features.offline.flink.history_sql import CHUNK, JoinLayout, edges_sql, tiles_sql
 from paimon_features.offline.reading.entity_rows import EntityRows
-from paimon_features.offline.reading.spill import SpillFile
+from paimon_features.offline.reading.spill import ChunkFeatures
 from paimon_features.offline.reading.view_reads import FeatureViewRead
 
 MESSAGE_EVERY_S = 10.0
@@ -98,7 +98,7 @@ class FlinkHistoryEngine:
         entity_rows: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
-    ) -> FlinkFeatures:
+    ) -> ChunkFeatures:
         """Compute all rows of a view by one job, repeated if the cluster loses a task manager.
 
         Raises
@@ -125,7 +125,7 @@ class FlinkHistoryEngine:
         entity_rows: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
-    ) -> FlinkFeatures:
+    ) -> ChunkFeatures:
         from paimon_features.offline.flink import batch_job as history
 
         if self.cluster is not None:
@@ -166,7 +166,7 @@ class FlinkHistoryEngine:
         entity_rows: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
-    ) -> FlinkFeatures:
+    ) -> ChunkFeatures:
         from paimon_features.offline.flink import batch_job as history
         from paimon_features.offline.flink.join_parts import PartJoin
 
@@ -206,38 +206,14 @@ class FlinkHistoryEngine:
             self.on_message(text)
 
 
-class FlinkFeatures:
-    """The results of all rows, chunk by chunk; spilled if there are several chunks."""
-
-    def __init__(self, chunks: int, spill_folder: str | None) -> None:
-        self._spill = SpillFile(spill_folder) if chunks > 1 else None
-        self._only: pa.Table | None = None
-
-    def append(self, results: pa.Table) -> None:
-        """Add the results of the next chunk."""
-        if self._spill is None:
-            self._only = results
-        else:
-            self._spill.append(results)
-
-    def chunk(self, number: int) -> pa.Table:
-        """Return the results of the rows of a chunk, in their order."""
-        return self._only if self._spill is None else self._spill.read(number)
-
-    def close(self) -> None:
-        """Delete what was spilled. Idempotent."""
-        if self._spill is not None:
-            self._spill.close()
-
-
 def _collected(
     entity_rows: EntityRows,
     results_of: Callable[[int], pa.Table],
     spill_folder: str | None,
     tick: Callable[[int], None],
-) -> FlinkFeatures:
+) -> ChunkFeatures:
     """Return the results of all chunks, each by its number."""
-    results = FlinkFeatures(entity_rows.chunks, spill_folder)
+    results = ChunkFeatures(entity_rows.chunks, spill_folder)
     try:
         for chunk in range(entity_rows.chunks):
             results.append(results_of(chunk))

@@ -111,7 +111,7 @@ def check_event_columns(view: CompiledView, names: Sequence[str]) -> None:
     missing = [name for name in event_columns(view) if name not in names]
     if missing:
         raise RequestError(
-            f"events have no column {missing[0]!r}, which view {view.name!r} needs; they have: "
+            f"events: missing column {missing[0]!r}, which view {view.name!r} needs; available: "
             f"{', '.join(names) or 'none'}"
         )
 
@@ -119,7 +119,7 @@ def check_event_columns(view: CompiledView, names: Sequence[str]) -> None:
 def _column(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:
     if name not in table.column_names:
         raise RequestError(
-            f"entity rows have no column {name!r}, {what}; "
-            f"they have: {', '.join(table.column_names) or 'none'}"
+            f"entity rows: missing column {name!r}, {what}; "
+            f"available: {', '.join(table.column_names) or 'none'}"
         )
     return table.column(name)

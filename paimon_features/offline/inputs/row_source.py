@@ -196,8 +196,8 @@ def _named(rows: str | os.PathLike[str], lake: Lake | None) -> RowSource:
         return _of_files(text)
     if lake is None:
         raise RequestError(
-            f"entity rows {text!r}: a plain name is a table of the lake, and there is no lake "
-            "here; for a file, give a pathlib.Path or './' before its name"
+            f"entity rows {text!r}: a plain name is a table of a lake, which this call does not "
+            "have; for a file, pass a pathlib.Path, or './' before its name"
         )
     table = name[1]
     ref = None if name[2] is None else pinned(lake, table, name[2]).ref
@@ -235,8 +235,8 @@ def _files(path: str) -> Sequence[str]:
         files = glob.glob(path, recursive=True) if glob.has_magic(path) else []
     if not files:
         raise RequestError(
-            f"entity rows {path!r}: there is no such file, no Parquet file in a folder of that "
-            "name, and no file of that pattern"
+            f"entity rows {path!r}: no such file; expected a file, a folder with Parquet files, "
+            "or a pattern that matches files"
         )
     return sorted(files)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.errors import RequestError
 from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.core.windows import floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureView
@@ -31,6 +31,7 @@ from paimon_features.offline.inputs.checked_columns import (
 )
 from paimon_features.offline.inputs.row_source import arrow_table
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
+from paimon_features.offline.store import check_free, named_feature
 
 
 def features(
@@ -95,12 +96,7 @@ def features(
     compiled = view.compiled
     chosen = _chosen(compiled, names)
     requested = arrow_table(rows)
-    for feature in chosen:
-        if feature.name in requested.column_names:
-            raise RequestError(
-                f"entity rows have a column {feature.name!r}, which is also the name of a "
-                "feature; rename the column"
-            )
+    check_free(requested.schema, [feature.name for feature in chosen])
     as_of_ms = event_times(requested)
     keys = key_columns(requested, compiled.keys, compiled.entity.name)
     join = PointInTimeJoin(compiled, chosen, keys, as_of_ms)
@@ -141,14 +137,10 @@ def _tile_of_each(join: PointInTimeJoin, events: pa.Table, columns: dict[str, Co
 def _chosen(view: CompiledView, names: Sequence[str] | None) -> list[CompiledFeature]:
     if names is None:
         return list(view.features)
-    selected = [view.feature(name) for name in names]
-    for name, feature in zip(names, selected, strict=True):
-        if feature is None:
-            available = [f.name for f in view.features]
-            raise UnknownNameError.of("feature", name, available, f"view {view.name!r}")
+    chosen = [named_feature(view.name, name, view.features) for name in names]
     if not names or len(set(names)) < len(names):
         raise RequestError(f"names={list(names)!r}; expected one or more features, each once")
-    return [feature for feature in selected if feature is not None]
+    return chosen
 
 
 def _events(view: CompiledView, events: Any) -> pa.Table:

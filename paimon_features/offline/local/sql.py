@@ -16,13 +16,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from paimon_features.core.errors import RequestError, UnknownNameError
-from paimon_features.core.suggestions import did_you_mean
 from paimon_features.lake import Lake, Snapshot, latest_snapshot, read_arrow
 from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.lake.metadata.snapshots import pinned
@@ -91,7 +90,7 @@ def _start(
         missing = next((n for n in names if f"name {n} does not exist" in str(error)), None)
         if missing is None:
             raise
-        raise _unknown(missing, lake.list()) from error
+        raise UnknownNameError.of("table", missing, lake.list()) from error
     # every column that is used has its name in the plan; others may have, which is harmless
     words = set(re.findall(r"\w+", plan))
     for name, table in tables.items():
@@ -185,15 +184,10 @@ def _tables(lake: Lake, names: Sequence[str]) -> dict[str, _PinnedTable]:
         if table not in existing:
             if not at:
                 continue  # a name that the query defines, or DuckDB's error
-            raise _unknown(table, existing)
+            raise UnknownNameError.of("table", table, existing)
         if not at:
             tables[name] = _PinnedTable(lake, table, latest_snapshot(lake, table))
             continue
         pin = int(ref) if ref.isdecimal() else ref
         tables[name] = _PinnedTable(lake, table, pinned(lake, table, pin))
     return tables
-
-
-def _unknown(table: str, there: Collection[str]) -> UnknownNameError:
-    hint = did_you_mean(table, there) or "; 'paimon-features sql' lists them"
-    return UnknownNameError(f"there is no table {table!r} in the lake{hint}")

@@ -75,3 +75,27 @@ class SpillFile(Closeable):
     def close(self) -> None:
         """Free the disk space; idempotent."""
         self._file.close()
+
+
+class ChunkFeatures:
+    """The features of all rows, chunk by chunk; spilled if there are several chunks."""
+
+    def __init__(self, chunks: int, spill_folder: str | None) -> None:
+        self._spill = SpillFile(spill_folder) if chunks > 1 else None
+        self._only: pa.Table | None = None
+
+    def append(self, results: pa.Table) -> None:
+        """Add the results of the next chunk."""
+        if self._spill is None:
+            self._only = results
+        else:
+            self._spill.append(results)
+
+    def chunk(self, number: int) -> pa.Table:
+        """Return the results of the rows of a chunk, in their order."""
+        return self._only if self._spill is None else self._spill.read(number)
+
+    def close(self) -> None:
+        """Delete what was spilled. Idempotent."""
+        if self._spill is not None:
+            self._spill.close()

@@ -14,25 +14,12 @@ from paimon_features.lake import Lake
 from paimon_features.offline.reading.engine import ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.partitioned_join import PartitionedView
+from paimon_features.offline.reading.spill import ChunkFeatures
 from paimon_features.offline.reading.view_reads import ViewJoin, ViewRead
 from paimon_features.offline.reading.view_scan import ViewScan
 
 _SHARE_MARGIN = 1.5
 """A sample may miss entities that are frequent."""
-
-
-class WholeView:
-    """The features of the only chunk of rows."""
-
-    def __init__(self, found: pa.Table) -> None:
-        self._found = found
-
-    def chunk(self, number: int) -> pa.Table:
-        """Return the features of the rows, in their order; columns as of ``ViewJoin.table``."""
-        return self._found
-
-    def close(self) -> None:
-        """No effect: nothing is spilled."""
 
 
 def join_view(
@@ -46,9 +33,11 @@ def join_view(
     """Compute the features of a view for all rows; ``tick`` gets numbers of rows, all of them
     in total."""
     if entity_rows.chunks == 1:
-        features = _at_once(lake, read, entity_rows, memory_bytes, tick)
-        if features is not None:
-            return WholeView(features)
+        table = _at_once(lake, read, entity_rows, memory_bytes, tick)
+        if table is not None:
+            features = ChunkFeatures(1, spill_folder)
+            features.append(table)
+            return features
     return PartitionedView(lake, read, entity_rows, memory_bytes, spill_folder, tick)
 
 

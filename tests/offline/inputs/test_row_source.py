@@ -123,7 +123,7 @@ def test_categories_that_differ_between_batches_stay_what_they_are(lake: LakeOfV
     ("rows", "error", "message"),
     [
         ([1, 2], RequestError, "entity rows of type list; expected"),
-        (Path("nowhere.parquet"), RequestError, "there is no such file"),
+        (Path("nowhere.parquet"), RequestError, "no such file"),
         ("*.nothing", RequestError, "no file of that pattern"),
         ("tables", UnknownNameError, "unknown table 'tables'"),
         ("requested@9", SnapshotExpiredError, "no snapshot 9"),

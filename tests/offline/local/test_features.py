@@ -155,7 +155,7 @@ def test_what_cannot_be_answered_is_refused_by_name() -> None:
         features(view, events, rows, names=["count_2h"])
     with pytest.raises(RequestError, match="each once"):
         features(view, events, rows, names=["count_1h", "count_1h"])
-    with pytest.raises(RequestError, match="no column 't'"):
+    with pytest.raises(RequestError, match="missing column 't'"):
         features(view, {"user": [1], "x": [1.0]}, rows)
     with pytest.raises(RequestError, match="'x' is string"):
         features(view, {**events, "x": ["one"]}, rows)

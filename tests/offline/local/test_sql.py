@@ -97,7 +97,7 @@ def test_only_the_columns_of_a_query_are_read(
         ("SELECT * FROM ordrs", UnknownNameError, "did you mean 'orders'"),
         ('SELECT * FROM "ordrs@1"', UnknownNameError, "did you mean 'orders'"),
         ('SELECT * FROM "orders@9"', SnapshotExpiredError, "no snapshot 9"),
-        ("SELECT * FROM 'features.py'", UnknownNameError, "no table 'features.py'"),
+        ("SELECT * FROM 'features.py'", UnknownNameError, "unknown table 'features.py'"),
         ("SELECT * FROM read_text('features.py')", RequestError, "Permission"),
         ("SELECT * FROM read_csv('paimon-features.toml')", RequestError, "Permission"),
         ("SELECT * FROM glob('*')", RequestError, "Permission"),

@@ -182,7 +182,7 @@ def test_a_consumer_protects_what_was_not_read_and_stays_after_closing(lake: Lak
         assert "run-3" not in consumers(lake, table)
     with FollowingReader(lake, table, start=1, consumer="run-4", **options) as reader:
         delete_consumer(lake, table, "run-4")
-        with pytest.raises(TableError, match="has no consumer 'run-4'"):
+        with pytest.raises(TableError, match="unknown consumer 'run-4'"):
             list(reader)
 
 
