@@ -37,10 +37,8 @@ from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import TILE_DAY, TILE_START
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
 from paimon_features.offline.reading.pinning import AsOf, Pinner, check_contents
+from paimon_features.offline.reading.spill import memory_bytes
 from paimon_features.offline.reading.view_reads import width
-
-MEMORY_MB = 1024.0
-"""About how much memory the tiles of the days that are worked on take, unless set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,6 @@ class DerivedRead:
     ) -> None:
         if from_ms is not None and to_ms is not None and from_ms >= to_ms:
             raise RequestError(f"from {from_ms} to {to_ms} ms: expected a time between them")
-        memory_mb = MEMORY_MB if memory_mb is None else memory_mb
-        if memory_mb <= 0:
-            raise RequestError(f"memory_mb={memory_mb}; expected more than 0")
         self.lake, self.derived, self.view = lake, derived, derived.view
         self.from_ms, self.to_ms, self.include_open = from_ms, to_ms, include_open
         pinner = Pinner(lake, as_of)
@@ -116,7 +111,7 @@ class DerivedRead:
         self._buckets = range(chosen.buckets)
         self._partials = [self.view.partial[name] for name in derived.partials]
         widths = [*(p.type for p in self._partials), *derived.view.keys.values()]
-        self._chunk_rows = int(memory_mb * (1 << 20)) // (4 * sum(map(width, widths)) + 60)
+        self._chunk_rows = memory_bytes(memory_mb) // (4 * sum(map(width, widths)) + 60)
 
     @property
     def schema(self) -> pa.Schema:

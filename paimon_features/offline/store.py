@@ -30,15 +30,13 @@ from paimon_features.offline.inputs.row_source import row_source
 from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner, check_contents
+from paimon_features.offline.reading.spill import memory_bytes
 from paimon_features.offline.reading.view_reads import FeatureViewRead, TableViewRead, ViewRead
 from paimon_features.tiles.rollups import Rollups
 
 __all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead"]
 
 Feature = TypeVar("Feature", CompiledFeature, TableFeature)
-
-MEMORY_MB = 1024.0
-"""About how much memory a read takes for itself, unless set otherwise."""
 
 
 class JoinKeywords(TypedDict, total=False):
@@ -104,7 +102,7 @@ class PinnedRead:
     ) -> EntityRows:
         """Take all rows in and check them; with ``hashed`` also compute their content's hash."""
         source = row_source(rows, self.lake)
-        memory = _bytes(memory_mb)
+        memory = memory_bytes(memory_mb)
         return EntityRows(source, self.reads, memory, spill_folder, self._check, hashed)
 
     def join(
@@ -126,7 +124,7 @@ class PinnedRead:
             self.reads,
             self.selection,
             statuses=statuses,
-            memory_bytes=_bytes(memory_mb),
+            memory_bytes=memory_bytes(memory_mb),
             spill_folder=spill_folder,
             progress=progress,
             engine=engine,
@@ -160,13 +158,6 @@ def _of_checking(options: HistoryKeywords) -> dict[str, Any]:
     for name in options.keys() - HistoryKeywords.__annotations__.keys():
         raise TypeError(f"historical features: unexpected keyword argument {name!r}")
     return {name: value for name, value in options.items() if name in ("memory_mb", "spill_folder")}
-
-
-def _bytes(memory_mb: float | None) -> int:
-    megabytes = MEMORY_MB if memory_mb is None else memory_mb
-    if megabytes <= 0:
-        raise RequestError(f"memory_mb={memory_mb}; expected more than 0")
-    return int(megabytes * (1 << 20))
 
 
 class OfflineStore:

@@ -296,9 +296,8 @@ def _write(lake: Lake, target: str, result: FeatureResult, properties: Mapping[s
     pieces = _CountedPieces(result)
     snapshot_id = append_stream(lake, target, pieces)
     # the last thing that is written: a training set that has it is complete
-    table_options.set_properties(
-        lake, target, {ROWS_WITHOUT_FEATURES: str(pieces.without_features)}
-    )
+    without = str(pieces.without_features)
+    table_options.set_properties(lake, target, {ROWS_WITHOUT_FEATURES: without})
     return snapshot_id
 
 

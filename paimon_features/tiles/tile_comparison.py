@@ -23,7 +23,7 @@ from paimon_features.core.windows import DAY_MS, floor_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import Merge, Partial
 from paimon_features.definitions.aggregates.fold import canonical, fold
-from paimon_features.definitions.event_partials import concat, enters, partials_of
+from paimon_features.definitions.event_partials import concat, enters, event_columns, partials_of
 from paimon_features.lake import Lake, iter_batches, read_arrow, table_options
 from paimon_features.lake.metadata.snapshots import ref_of
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, TILE_START
@@ -100,7 +100,7 @@ def compare_day(
     expected = _ExpectedTiles(view)
     events = 0
     if events_snapshot is not None:
-        columns = _columns(view)
+        columns = event_columns(view)
         # the partition of a day can begin before it
         before = table_options.partition_days(lake, view.source.table) - 1
         partition = {EVENT_DAY: (day - before, day + days)}
@@ -253,14 +253,6 @@ class _ExpectedTiles:
         for p in view.partials:
             arrays[p.name] = self.partials[p.name].to_arrow(schema.field(p.name).type)
         return pa.table(arrays)
-
-
-def _columns(view: CompiledView) -> list[str]:
-    """Return the columns of the source that tiles are computed from."""
-    conditions = [rule.condition for rule in view.skip_rules]
-    expressions = [*view.expressions.values(), *conditions, *([view.where] if view.where else [])]
-    used = {view.source.event_time, *view.keys}.union(*(e.columns for e in expressions))
-    return [name for name in view.source.schema if name in used]
 
 
 def _key_schema(view: CompiledView) -> pa.Schema:

@@ -24,7 +24,7 @@ from paimon_features.lake.metadata.consumers import consumers
 from paimon_features.project.planning.plan import apply_plan
 from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows, tile_schema
-from paimon_features.tiles.flink.statement_set import explain, statement_set
+from paimon_features.tiles.flink.statement_set import statement_set
 from paimon_features.tiles.flink.submission import backfill, submit
 from paimon_features.tiles.flink.tiling import EventsScan, tile_statements
 from paimon_features.tiles.jobs.target import TileTarget
@@ -161,7 +161,7 @@ def test_the_two_statements_share_one_scan_and_validation(
     env = open_environment(mode, state_dir=target.state_dir)
     register_lake(env, target.lake)
     scan = EventsScan(1, consumer="c" if mode == "streaming" else None)
-    plan = explain(env, tile_statements(target.view, 1, scan, "user"))
+    plan = str(statement_set(env, tile_statements(target.view, 1, scan, "user")).explain())
     optimized = plan[plan.index("== Optimized Execution Plan ==") :]
     assert optimized.count("TableSourceScan(") == 1
     assert optimized.count("Reused(reference_id=") == 2

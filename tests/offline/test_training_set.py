@@ -275,5 +275,7 @@ def test_columns_of_the_rows_keep_their_types_and_what_no_table_holds_is_refused
         name: stored for name, (_, stored) in kinds.items()
     }
     spans = ROWS.append_column("span", pa.nulls(4, pa.duration("ms")))
-    with pytest.raises(RequestError, match=r"column 'span' is duration\[ms\], which a table canno"):
+    with pytest.raises(
+        RequestError, match=r"column 'span' is duration\[ms\], which tables do not"
+    ):
         build(lake, spans, replace=True)

@@ -10,6 +10,17 @@ import pyarrow as pa
 from paimon_features.core.errors import RequestError
 from paimon_features.core.process.closeable import Closeable
 
+MEMORY_MB = 1024.0
+"""About how much memory a read takes for itself, unless set otherwise."""
+
+
+def memory_bytes(memory_mb: float | None) -> int:
+    """Return the bytes of a memory limit in MiB, of the default for None."""
+    megabytes = MEMORY_MB if memory_mb is None else memory_mb
+    if megabytes <= 0:
+        raise RequestError(f"memory_mb={memory_mb}; expected more than 0")
+    return int(megabytes * (1 << 20))
+
 
 class SpillFile(Closeable):
     """Tables in one file of a temporary folder, read back by number, in any order.

@@ -55,12 +55,6 @@ def execute(env: TableEnvironment, statements: TileStatements) -> RunningJob:
         return RunningJob(client)
 
 
-def explain(env: TableEnvironment, statements: TileStatements) -> str:
-    """Return Flink's plan of the job, as text."""
-    with flink_errors("planning the tile job"):
-        return str(statement_set(env, statements).explain())
-
-
 def statement_set(env: TableEnvironment, *statements: TileStatements) -> StatementSet:
     """Return the statements of one generation, or of several, as one job."""
     for key, value in PLANNER_OPTIONS.items():

@@ -124,7 +124,7 @@ def test_categories_that_differ_between_batches_stay_what_they_are(lake: LakeOfV
     [
         ([1, 2], RequestError, "entity rows of type list; expected"),
         (Path("nowhere.parquet"), RequestError, "no such file"),
-        ("*.nothing", RequestError, "no file of that pattern"),
+        ("*.nothing", RequestError, "a pattern that matches files"),
         ("tables", UnknownNameError, "unknown table 'tables'"),
         ("requested@9", SnapshotExpiredError, "no snapshot 9"),
         (Path(__file__), RequestError, "expected Parquet or CSV"),
