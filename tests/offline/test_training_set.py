@@ -275,7 +275,5 @@ def test_columns_of_the_rows_keep_their_types_and_what_no_table_holds_is_refused
         name: stored for name, (_, stored) in kinds.items()
     }
     spans = ROWS.append_column("span", pa.nulls(4, pa.duration("ms")))
-    with pytest.raises(
-        RequestError, match=r"column 'span' is duration\[ms\], which tables do not"
-    ):
+    with pytest.raises(RequestError, match=r"column 'span' is duration\[ms\], which tables do not"):
         build(lake, spans, replace=True)
