@@ -25,7 +25,6 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, FeatureRef, FeatureView
 from paimon_features.definitions.aggregates import Count, Sum
-from paimon_features.offline.flink import batch_job as history
 from paimon_features.offline.flink.engine import FlinkHistoryEngine
 
 
@@ -62,7 +61,7 @@ def main() -> None:
             reported.append(f"{line} at {time.perf_counter() - began:.1f} s")
 
         engine = FlinkHistoryEngine(Path(folder) / "state", parallelism=2, on_message=on_message)
-        history.start(engine.state_dir, short_lived=False)
+        start_gateway(engine.state_dir, short_lived=False)
         store.get_historical_features(refs, rows.slice(0, 1000), engine=engine)
         taken, answers = [], []
         for chosen in (None, engine):

@@ -302,8 +302,7 @@ class Lake:
         cached = self._handles.get(name)
         if cached is not None and cached[0] == stamp:
             return cached[1]
-        routes = _REMOTE_OPTIONS if self.storage.is_remote else {}
-        options = {**_READ_OPTIONS, **routes}
+        options = _READ_OPTIONS | (_REMOTE_OPTIONS if self.storage.is_remote else {})
         with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
             handle = self._opened(name)
             check_schema(self, name, handle)

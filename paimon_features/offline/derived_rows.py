@@ -188,13 +188,18 @@ class DerivedRead:
             first, last = windows.first_from(low), windows.first_from(high)
             if first < last:
                 tiles = self._tumbling(windows, bucket, first, last)
-                yield from self._finished(tiles, _each(windows, tiles))
+                starts = tiles.starts
+                ranges = WindowRanges(np.arange(len(starts) + 1), starts, windows.end(starts))
+                yield from self._finished(tiles, ranges)
             return
         assert gap_ms is not None
         # an event that is a gap before the first start can no longer be of its session
         since, until = low - gap_ms, high + gap_ms
         while True:
-            tiles = self._standing(self._tiles(bucket, since, until))
+            tiles = self._tiles(bucket, since, until)
+            retracted = tiles.columns[ROWS.name].values <= 0
+            if retracted.any():
+                tiles = tiles.take(np.flatnonzero(~retracted))
             cut = _sessions(gap_ms, tiles, self.view.tile_ms)
             inside = (cut.starts >= low) & (cut.starts < high)
             ends = cut.ends[inside]
@@ -275,11 +280,6 @@ class DerivedRead:
         if low < high:
             yield low, high
 
-    def _standing(self, tiles: SortedTiles) -> SortedTiles:
-        """Return the tiles that contain an event that was not retracted."""
-        rows = tiles.columns[ROWS.name].values
-        return tiles if (rows > 0).all() else tiles.take(np.flatnonzero(rows > 0))
-
     def _table(self, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
         full = self.lake.schema(self.pin.table)
         schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
@@ -322,11 +322,6 @@ class DerivedRead:
             [array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)],
             schema=self.schema,
         )
-
-
-def _each(windows: Tumbling, tiles: SortedTiles) -> WindowRanges:
-    """Return each of these is a window."""
-    return WindowRanges(np.arange(len(tiles.starts) + 1), tiles.starts, windows.end(tiles.starts))
 
 
 def _sessions(gap_ms: int, tiles: SortedTiles, tile_ms: int) -> WindowRanges:

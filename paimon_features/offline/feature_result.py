@@ -41,10 +41,6 @@ def commits_not_included(schema: pa.Schema) -> dict[str, int]:
     return counts
 
 
-def _metadata(not_included: Mapping[str, int]) -> dict[str, str] | None:
-    return {NOT_INCLUDED: json.dumps(not_included)} if not_included else None
-
-
 class FeatureResult(Closeable):
     """The features of rows, computed; ``tables`` yields them, once.
 
@@ -79,7 +75,8 @@ class FeatureResult(Closeable):
         fields = [pa.field(name, types[output].arrow) for output, name in names.items()]
         if statuses:
             fields += [pa.field(f"{name}__status", STATUS_TYPE) for name in names.values()]
-        self.schema = pa.schema([*entity_rows.schema, *fields], _metadata(not_included))
+        metadata = {NOT_INCLUDED: json.dumps(not_included)} if not_included else None
+        self.schema = pa.schema([*entity_rows.schema, *fields], metadata)
         try:
             for read in reads:
                 self._compute(lake, read, memory_bytes, spill_folder)

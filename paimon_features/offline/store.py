@@ -295,10 +295,9 @@ class OfflineStore:
             If a snapshot is no longer there.
         """
         selection = Selection.of(refs)
-        needed = selection.refs
         pinner = Pinner(self.lake, as_of)
-        views = [self._view(name) for name in dict.fromkeys(ref.view for ref in needed)]
-        names_of = {v.name: [r.feature for r in needed if r.view == v.name] for v in views}
+        views = [self._view(name) for name in dict.fromkeys(ref.view for ref in selection.refs)]
+        names_of = {v.name: [r.feature for r in selection.refs if r.view == v.name] for v in views}
         reads: list[ViewRead] = []
         for view in views:
             names = names_of[view.name]

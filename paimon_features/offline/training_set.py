@@ -402,13 +402,10 @@ def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     )
 
 
-def _sources(lake: Lake, target: str) -> list[str]:
-    return [pin.table for pin in pins_of(lake, target.removeprefix("training_"))]
-
-
 def _drop(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
     """Drop a training set, and release the sources that its successor does not read."""
-    for source in set(_sources(lake, target)) - {pin.table for pin in pins}:
+    sources = {pin.table for pin in pins_of(lake, target.removeprefix(TRAINING_PREFIX))}
+    for source in sources - {pin.table for pin in pins}:
         _release(lake, source, target)
     lake.drop(target, how="replaced")
 

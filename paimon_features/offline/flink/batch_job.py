@@ -14,7 +14,6 @@ from paimon_features.flink.environment import (
     open_environment,
     register_lake,
 )
-from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.stream_environment import open_stream_environment
 from paimon_features.lake import Lake
 
@@ -25,17 +24,6 @@ _OPTIONS = {
     # a retry after an attempt whose commit succeeded would write rows twice
     "restart-strategy.type": "none",
 }
-
-
-def start(state_dir: Path, short_lived: bool) -> None:
-    """Start the JVM before anything else, so that a missing Java is an error at once.
-
-    Raises
-    ------
-    SetupError, MissingExtraError, JobError
-        If it cannot be started; the message says what to install.
-    """
-    start_gateway(state_dir, short_lived=short_lived)
 
 
 def run_parts(

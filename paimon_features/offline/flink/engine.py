@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from paimon_features.core.process.callbacks import OnMessage
 from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.core.types.schema import DataType, arrow_schema
 from paimon_features.flink.cluster import cluster_address
+from paimon_features.flink.gateway import start_gateway
 from paimon_features.lake import Lake, append_stream, iter_batches, latest_snapshot, table_options
 from paimon_features.lake.reading.table_reader import scan_options
 from paimon_features.lake.specs import EVENT_DAY
@@ -53,6 +55,9 @@ _LOST = (
     "NoResourceAvailable",
 )
 """What Flink says of a job whose task manager has ended."""
+
+
+_Collect = Callable[[Callable[[int], pa.Table]], ChunkFeatures]
 
 
 def _lost_host(error: JobError) -> bool:
@@ -108,9 +113,10 @@ class FlinkHistoryEngine:
         JobError
             If the job fails, or the cluster does not answer.
         """
+        collected = partial(_collected, entity_rows, spill_folder, tick)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return self._join(lake, read, entity_rows, spill_folder, tick)
+                return self._join(lake, read, entity_rows, collected)
             except JobError as error:
                 # the tables of the attempt are gone; the next one has its own
                 if self.cluster is None or attempt == ATTEMPTS or not _lost_host(error):
@@ -119,22 +125,17 @@ class FlinkHistoryEngine:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _join(
-        self,
-        lake: Lake,
-        read: FeatureViewRead,
-        entity_rows: EntityRows,
-        spill_folder: str | None,
-        tick: Callable[[int], None],
+        self, lake: Lake, read: FeatureViewRead, entity_rows: EntityRows, collected: _Collect
     ) -> ChunkFeatures:
         from paimon_features.offline.flink import batch_job as history
 
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()
-        history.start(
-            self.state_dir, self.cluster is not None or entity_rows.count <= SHORT_LIVED_ROWS
-        )
+        # before anything else, so that a missing Java is an error at once
+        short_lived = self.cluster is not None or entity_rows.count <= SHORT_LIVED_ROWS
+        start_gateway(self.state_dir, short_lived=short_lived)
         if self.cluster is None and self.parts and history.can_run_parts():
-            return self._join_parts(lake, read, entity_rows, spill_folder, tick)
+            return self._join_parts(lake, read, entity_rows, collected)
         layout = JoinLayout(read.view, read.features)
         with Staging(lake) as staging:
             staged = _Staged(lake, staging, layout)
@@ -157,15 +158,10 @@ class FlinkHistoryEngine:
                 _, as_of_ms = entity_rows.keys(chunk, read)
                 return finish_features(layout, as_of_ms, *staged.get(chunk))
 
-            return _collected(entity_rows, finished, spill_folder, tick)
+            return collected(finished)
 
     def _join_parts(
-        self,
-        lake: Lake,
-        read: FeatureViewRead,
-        entity_rows: EntityRows,
-        spill_folder: str | None,
-        tick: Callable[[int], None],
+        self, lake: Lake, read: FeatureViewRead, entity_rows: EntityRows, collected: _Collect
     ) -> ChunkFeatures:
         from paimon_features.offline.flink import batch_job as history
         from paimon_features.offline.flink.join_parts import PartJoin
@@ -182,12 +178,7 @@ class FlinkHistoryEngine:
                 tick=self._ticker(read.name),
             )
             self._report(f"{read.name}: joined; reading the features")
-            return _collected(
-                entity_rows,
-                lambda chunk: join.results(chunk, entity_rows.size(chunk)),
-                spill_folder,
-                tick,
-            )
+            return collected(lambda chunk: join.results(chunk, entity_rows.size(chunk)))
 
     def _ticker(self, view: str) -> Callable[[float], None]:
         """Return a callback that reports a running job at intervals."""
@@ -208,9 +199,9 @@ class FlinkHistoryEngine:
 
 def _collected(
     entity_rows: EntityRows,
-    results_of: Callable[[int], pa.Table],
     spill_folder: str | None,
     tick: Callable[[int], None],
+    results_of: Callable[[int], pa.Table],
 ) -> ChunkFeatures:
     """Return the results of all chunks, each by its number."""
     results = ChunkFeatures(entity_rows.chunks, spill_folder)

@@ -116,7 +116,8 @@ class _PinnedTable:
         Empty if it is not so.
         """
         table = self.lake.table(self.name)
-        if self.snapshot is None or table.primary_keys or _deletes(table):
+        deletes = table.options.deletion_vectors_enabled()
+        if self.snapshot is None or table.primary_keys or deletes:
             return []
         today = table.table_schema.id
         data_files = live_files(self.lake, self.name, self.snapshot.id)
@@ -141,10 +142,6 @@ class _PinnedTable:
             ],
             schema=self.schema,
         )
-
-
-def _deletes(table: Any) -> bool:
-    return bool(table.options.deletion_vectors_enabled())
 
 
 def _names(engine: DuckDBEngine, statement: str) -> list[str]:

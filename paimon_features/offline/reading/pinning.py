@@ -151,7 +151,8 @@ class Pinner:
         """
         if self.time_ms is not None:
             return generations.active_at(self.lake, view.name, self.time_ms) or current(view)
-        named = [r for r in self._records(view) if r.table in (self._named or ())]
+        records = generations.load(self.lake, view.name) if self._named else []
+        named = [r for r in records if r.table in (self._named or ())]
         if len(named) > 1:
             tables = ", ".join(record.table for record in named)
             raise RequestError(
@@ -244,9 +245,6 @@ class Pinner:
                     f"{removals[-1].until_ms} ms: what was read before cannot be read again. Use "
                     "a later time"
                 )
-
-    def _records(self, view: CompiledView) -> list[GenerationRecord]:
-        return generations.load(self.lake, view.name) if self._named else []
 
     def _found(self, table: str) -> Snapshot | None:
         """Return the newest snapshot, or the one of the requested time."""

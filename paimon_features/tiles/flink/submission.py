@@ -38,7 +38,7 @@ from paimon_features.lake.metadata.consumers import (
     register_consumer,
 )
 from paimon_features.lake.ownership.lease import Lease, ProcessHolder, check_all
-from paimon_features.lake.storage.file_path import FilePath, RemotePath, read_bytes
+from paimon_features.lake.storage.file_path import RemotePath, read_bytes
 from paimon_features.tiles.consumed import release_position
 from paimon_features.tiles.flink.job_runner import POLL_S, JobRunner
 from paimon_features.tiles.flink.tiling import DISCOVERY_MS, REMOTE_DISCOVERY_MS, EventsScan
@@ -233,7 +233,10 @@ def _nothing_new(target: TileTarget) -> bool:
 
 def _roll_back(target: TileTarget, folder: Path | str | None, on_message: OnMessage) -> None:
     ledger = target.ledger()
-    checkpoint = ledger.newest if folder is None else read_checkpoint(_resolved(target, folder))
+    checkpoint = ledger.newest
+    if folder is not None:
+        path = target.checkpoint_at(folder)
+        checkpoint = read_checkpoint(path.resolve() if isinstance(path, Path) else path)
     if checkpoint is None:
         raise GenerationError(
             f"{target} has no checkpoint to roll back to; pass a copy by --checkpoint FOLDER, or "
@@ -261,11 +264,6 @@ def _check_parallelism(target: TileTarget) -> None:
             "use --parallelism 1, or start over with --rebuild. A job with two or more can be "
             "resumed with any number"
         )
-
-
-def _resolved(target: TileTarget, folder: Path | str) -> FilePath:
-    path = target.checkpoint_at(folder)
-    return path.resolve() if isinstance(path, Path) else path
 
 
 def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
@@ -419,7 +417,9 @@ def _follow(
         check_all(leases)
         with suppress(JobError):  # it may just be ending
             events_read = runner.rest.source_records(runner.job_id)
-        if stop.is_set() or (goal is not None and _has_read(target, goal)):
+        # a completed checkpoint moves the consumer behind the snapshots that it covers
+        following = consumers(target.lake, target.events).get(target.consumer, 0) if goal else 0
+        if stop.is_set() or (goal is not None and following > goal):
             runner.stop()
             break
         now = time.monotonic()
@@ -436,11 +436,6 @@ def _follow(
             reported, before = now, events_read
         stop.wait(POLL_S)
     return events_read
-
-
-def _has_read(target: TileTarget, snapshot: int) -> bool:
-    """Return True if a completed checkpoint covers the events up to this snapshot."""
-    return consumers(target.lake, target.events).get(target.consumer, 0) > snapshot
 
 
 def _events(target: TileTarget) -> int:
