@@ -25,6 +25,7 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, FeatureRef, FeatureView
 from paimon_features.definitions.aggregates import Count, Sum
+from paimon_features.flink.gateway import start_gateway
 from paimon_features.offline.flink.engine import FlinkHistoryEngine
 
 
