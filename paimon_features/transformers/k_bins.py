@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column
 from paimon_features.core.errors import MissingMethodError, TransformError
-from paimon_features.core.types.array_types import Floats
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.bin_grid import METHODS, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
@@ -37,6 +37,11 @@ QUANTILE_METHODS = (
 _THINNEST = 1e-8
 """Narrower bins of quantiles or around centres are merged with the next one, as in
 scikit-learn."""
+
+
+def bins_between(edges: Floats, values: Floats) -> Ints:
+    """Return the number of the bin ``[left, right)`` of each value; the nearest bin outside."""
+    return np.searchsorted(edges[1:-1], values, side="right")
 
 
 class KBinsDiscretizer(QuantileLearner):
@@ -242,7 +247,7 @@ class KBinsDiscretizer(QuantileLearner):
             out[:] = np.nan
             return
         unknown = np.isnan(values)
-        codes = np.searchsorted(edges[1:-1], values, side="right")
+        codes = bins_between(edges, values)
         if self.settings_.encode == "ordinal":
             out[:, 0] = codes
         else:

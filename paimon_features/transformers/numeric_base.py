@@ -14,8 +14,7 @@ from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Applied, StoredTransformer
 from paimon_features.transformers.frames import Frame, as_float, floats, numbers
 from paimon_features.transformers.matrix_blocks import run_blocks
-from paimon_features.transformers.sample_weights import checked_weights
-from paimon_features.transformers.setting_checks import flag
+from paimon_features.transformers.setting_checks import flag, is_number
 
 EPS = float(np.finfo(np.float64).eps)
 ALL = slice(None)
@@ -69,7 +68,7 @@ class NumericTransformer(StoredTransformer):
     def _fit_more(self, X: Any, sample_weight: Any = None) -> Self:
         frame = self._read_fit_data(X)
         if sample_weight is not None:
-            self._fit_weighted(frame, checked_weights(sample_weight, frame.rows))
+            self._fit_weighted(frame, _checked_weights(sample_weight, frame.rows))
         elif frame.width:
             self._partial_fit(frame)
         self._rows += frame.rows
@@ -138,6 +137,63 @@ class ColumnwiseTransformer(NumericTransformer):
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
         """Write the inverse, as ``_forward`` does."""
         raise TransformError(f"{type(self).__name__} has no inverse")
+
+
+class CenteringScaler(ColumnwiseTransformer):
+    """Subtracts the center of each column, then divides by its scale; None omits a step."""
+
+    scale_: Floats | None
+
+    @property
+    @abstractmethod
+    def _center(self) -> Floats | None:
+        """The number that is subtracted from each column."""
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if (center := self._center) is not None:
+            values = np.subtract(values, center[columns], out=out)
+        if self.scale_ is not None:
+            values = np.divide(values, self.scale_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.scale_ is not None:
+            values = np.multiply(values, self.scale_[columns], out=out)
+        if (center := self._center) is not None:
+            values = np.add(values, center[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
+
+
+def _checked_weights(sample_weight: Any, rows: int) -> Floats:
+    """Return one weight per row; a number is the weight of every row.
+
+    A row of weight 2 counts as two rows, one of weight 0 as none.
+
+    Raises
+    ------
+    TransformError
+        Unless they are one finite number from 0 per row, at least one of them above 0.
+    """
+    if is_number(sample_weight):
+        sample_weight = np.full(rows, float(sample_weight))
+    try:
+        weights = np.asarray(sample_weight, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TransformError(f"sample_weight: expected one number per row: {error}") from error
+    if weights.ndim != 1:
+        raise TransformError(
+            f"sample_weight has {weights.ndim} dimensions; sample weights must be 1D array or "
+            "scalar"
+        )
+    if len(weights) != rows:
+        raise TransformError(f"sample_weight has {len(weights)} weights for {rows} rows")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise TransformError("sample_weight contains weights that are no finite number from 0")
+    if rows and not weights.any():
+        raise TransformError("sample_weight is zero in every row; expected a weight above 0")
+    return weights
 
 
 def finite_columns(frame: Frame) -> list[Column]:

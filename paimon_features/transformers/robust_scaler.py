@@ -12,12 +12,12 @@ from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.bin_grid import check_grid, grid_params
 from paimon_features.transformers.normal_distribution import normal_quantile
-from paimon_features.transformers.numeric_base import EPS, Columns, ColumnwiseTransformer
+from paimon_features.transformers.numeric_base import EPS, CenteringScaler
 from paimon_features.transformers.quantile_fitting import QuantileLearner
 from paimon_features.transformers.setting_checks import flag, pair, wrong
 
 
-class RobustScaler(QuantileLearner, ColumnwiseTransformer):
+class RobustScaler(QuantileLearner, CenteringScaler):
     """Subtracts the median and divides by the range of two percentiles, ``quantile_range``.
 
     ``with_centering`` and ``with_scaling`` disable a step. ``unit_variance`` scales such that
@@ -67,7 +67,7 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
 
     def _take(self) -> None:
         self.center_: Floats | None = None
-        self.scale_: Floats | None = None
+        self.scale_ = None
         if not self._quantiles.size:
             return
         low, centre, high = self._quantiles
@@ -80,6 +80,10 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
             scale = scale / (ends[1] - ends[0])
         if self.settings_.with_scaling:
             self.scale_ = scale
+
+    @property
+    def _center(self) -> Floats | None:
+        return self.center_
 
     def _settings(self) -> Params:
         ends = pair(self.quantile_range)
@@ -97,19 +101,3 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
             "unit_variance": bool(self.unit_variance),
             "grid": grid_params(check_grid(self.grid, "RobustScaler")),
         }
-
-    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.center_ is not None:
-            values = np.subtract(values, self.center_[columns], out=out)
-        if self.scale_ is not None:
-            values = np.divide(values, self.scale_[columns], out=out)
-        if values is not out:
-            np.copyto(out, values)
-
-    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.scale_ is not None:
-            values = np.multiply(values, self.scale_[columns], out=out)
-        if self.center_ is not None:
-            values = np.add(values, self.center_[columns], out=out)
-        if values is not out:
-            np.copyto(out, values)

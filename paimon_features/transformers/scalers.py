@@ -17,6 +17,7 @@ from paimon_features.transformers.from_statistics import extremes_from, moments_
 from paimon_features.transformers.json_values import null_for_nan, same_length
 from paimon_features.transformers.numeric_base import (
     EPS,
+    CenteringScaler,
     Columns,
     ColumnwiseTransformer,
     finite_columns,
@@ -25,7 +26,7 @@ from paimon_features.transformers.numeric_base import (
 from paimon_features.transformers.setting_checks import flag, pair, wrong
 
 
-class StandardScaler(ColumnwiseTransformer):
+class StandardScaler(CenteringScaler):
     """Subtracts the mean of a column and divides by its standard deviation (ddof 0).
 
     A constant column is only shifted; so is one whose deviation does not exceed the rounding of
@@ -143,23 +144,11 @@ class StandardScaler(ColumnwiseTransformer):
         noise = np.minimum(n, 10.0) * EPS * moments.mean
         constant = moments.squares / n <= noise * noise
         scale = np.where(none, np.nan, np.where(constant, 1.0, np.sqrt(moments.squares / n)))
-        self.scale_: Floats | None = scale if self.settings_.with_std else None
+        self.scale_ = scale if self.settings_.with_std else None
 
-    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.settings_.with_mean:
-            values = np.subtract(values, self.mean_[columns], out=out)
-        if self.scale_ is not None:
-            values = np.divide(values, self.scale_[columns], out=out)
-        if values is not out:
-            np.copyto(out, values)
-
-    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.scale_ is not None:
-            values = np.multiply(values, self.scale_[columns], out=out)
-        if self.settings_.with_mean:
-            values = np.add(values, self.mean_[columns], out=out)
-        if values is not out:
-            np.copyto(out, values)
+    @property
+    def _center(self) -> Floats | None:
+        return self.mean_ if self.settings_.with_mean else None
 
 
 class MinMaxScaler(ColumnwiseTransformer):

@@ -17,7 +17,6 @@ from paimon_features.lake.table_folders import merge_folder
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.cache.fingerprint import name_of
 from trainer_bridge.preprocess.conditions import Condition
-from trainer_bridge.preprocess.explain import explained
 from trainer_bridge.preprocess.form import Spec, spec_of
 from trainer_bridge.preprocess.preparation import (
     Preparation,
@@ -25,7 +24,14 @@ from trainer_bridge.preprocess.preparation import (
     run_batches,
     run_rows,
 )
-from trainer_bridge.preprocess.preprocess_plan import Plan, as_written, check_order, optimise, split
+from trainer_bridge.preprocess.preprocess_plan import (
+    Plan,
+    as_written,
+    check_order,
+    explained,
+    optimise,
+    split,
+)
 from trainer_bridge.preprocess.row_block import ColumnConverter, RowBlock
 from trainer_bridge.preprocess.stages import (
     Augment,

@@ -21,7 +21,6 @@ from paimon_features.core.errors import (
     MissingExtraError,
     unknown_name,
 )
-from paimon_features.core.suggestions import did_you_mean
 from paimon_features.core.times.durations import is_zero, parse_duration
 from paimon_features.core.types.schema import check_name
 
@@ -281,11 +280,7 @@ class TrainConfig:
             raise ConfigurationError(f"parents={parents!r}: expected a list, such as [churn@3]")
         if settings:
             names = [field.name for field in fields(cls)]
-            first = next(iter(settings))
-            raise ConfigurationError(
-                f"unknown setting {first!r}; available: {', '.join(names)}"
-                f"{did_you_mean(first, names)}"
-            )
+            raise ConfigurationError(unknown_name("setting", next(iter(settings)), names))
         if "name" not in parts:
             raise ConfigurationError("name is missing: the name of the model in the registry")
         config = cls(**parts, parents=tuple(parents))

@@ -30,6 +30,7 @@ from paimon_features.transformers.flink_ml.vectors import (
     to_column,
     vector_sizes,
 )
+from paimon_features.transformers.k_bins import bins_between
 
 
 class ImputerModel(Model):
@@ -135,11 +136,11 @@ class KBinsDiscretizerModel(VectorModel):
         return {"binEdges": [[] if _is_constant(edges) else edges.tolist() for edges in bin_edges]}
 
     def _transform_columns(self, columns: Sequence[Floats]) -> list[Floats]:
-        out = []
-        for values, edges in zip(columns, self.model_data["binEdges"], strict=True):
-            places = np.searchsorted(edges, values, side="right") - 1
-            out.append(np.clip(places, 0, len(edges) - 2).astype(np.float64))
-        return out
+        edges = self.model_data["binEdges"]
+        return [
+            bins_between(e, values).astype(np.float64)
+            for e, values in zip(edges, columns, strict=True)
+        ]
 
 
 def _is_constant(edges: Floats) -> bool:
