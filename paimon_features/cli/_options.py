@@ -62,10 +62,10 @@ class OutputFile(click.Path):
 
 ROWS = click.option(
     "--rows",
-    required=True,
     help="Entity rows: a Parquet or CSV file, a folder of Parquet files or a pattern with *; or a "
     "table of the lake, table@snapshot for an older snapshot of it. They contain the "
-    "keys, event_time_ms, and any other columns.",
+    "keys, event_time_ms, and any other columns. For a service with request= they are events of "
+    "its source, by default all in the lake.",
 )
 AS_OF = click.option(
     "--as-of",

@@ -8,9 +8,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paimon_features.core.errors import RequestError
+import click
+
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
+from paimon_features.core.errors import RequestError, shortened
 from paimon_features.core.types.schema import DataType
 
+MAX_EVENT_BYTES = 1 << 20
 ITEMS = 8
 """Items of a list to show, so that an embedding fits in a line."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -45,6 +49,34 @@ def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[s
     """
     parsed = _parsed("--request", "NAME", texts, types)
     return {name: values[0] if len(values) == 1 else values for name, values in parsed.items()}
+
+
+def parse_event(text: str) -> dict[str, Any]:
+    """Return the event that an option has: a JSON object, the path of a file with one, or ``-``.
+
+    >>> parse_event('{"card": 7, "amount": 9.5}')
+    {'card': 7, 'amount': 9.5}
+
+    Raises
+    ------
+    RequestError
+        For a file that cannot be read, and for anything else than one JSON object.
+    """
+    if not text.lstrip().startswith("{"):
+        try:
+            with click.open_file(text, "rb") as file:
+                text = file.read(MAX_EVENT_BYTES + 1).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"--event {shortened(text)}: {error}") from error
+    if len(text) > MAX_EVENT_BYTES:
+        raise RequestError(f"--event: more than {MAX_EVENT_BYTES:,} bytes; expected one event")
+    try:
+        event = parse_unambiguous_json(text)
+    except ValueError as error:
+        raise RequestError(f"--event: not a JSON object: {error}") from error
+    if not isinstance(event, dict):
+        raise RequestError("--event: expected one JSON object, the columns of the event")
+    return event
 
 
 def _parsed(

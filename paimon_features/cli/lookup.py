@@ -12,7 +12,7 @@ from rich.text import Text
 from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._tables import STATUS_COLOURS, new_console, new_table
-from paimon_features.cli._values import parse_entities, parse_request, shown
+from paimon_features.cli._values import parse_entities, parse_event, parse_request, shown
 from paimon_features.core.times.clock import now_ms
 from paimon_features.definitions import Output, Selection
 from paimon_features.project import Project
@@ -32,7 +32,6 @@ from paimon_features.serving.replies.freshness import Freshness
     "--entity",
     "entities",
     multiple=True,
-    required=True,
     metavar="KEY=VALUE[,VALUE...]",
     help="Values of an entity key; repeat for further keys. Write a comma in a value as '\\,'.",
 )
@@ -53,6 +52,12 @@ from paimon_features.serving.replies.freshness import Freshness
     is_flag=True,
     help="Show which cells of a view's tiles each value is computed from.",
 )
+@click.option(
+    "--event",
+    metavar="JSON|FILE",
+    help="The event of the request, for a service with request=: a JSON object, a file with one, "
+    "or - for standard input. It has the keys, the time and the request inputs.",
+)
 @PROJECT
 @JSON
 def lookup(
@@ -61,6 +66,7 @@ def lookup(
     inputs: tuple[str, ...],
     as_of: str | None,
     explain: bool,
+    event: str | None,
     path: str,
     as_json: bool,
 ) -> None:
@@ -73,6 +79,7 @@ def lookup(
     paimon-features lookup fraud_v1 --entity customer_id=12346 --request amount=99.5
     paimon-features lookup spend --entity customer_id=12346 --explain
     paimon-features lookup spend:sum_amount_1d --entity customer_id=12346 --explain
+    paimon-features lookup fraud_v2 --event '{"card": 7, "amount": 99.5, "at": 1764324000000}'
 
     \b
     PRESENT          correct as of the applied snapshot
@@ -90,6 +97,23 @@ def lookup(
     [   where the window begins               )   where it ends
     """
     project = Project.open(path)
+    if event is not None:
+        if entities or inputs or as_of is not None:
+            raise click.UsageError(
+                "--event has the keys, the time and the request inputs; leave "
+                "--entity, --request and --as-of out"
+            )
+        if len(features) > 1:
+            raise click.UsageError("--event is read by one service")
+        _show(project.get_online_features(features[0], event=parse_event(event)), as_json)
+        return
+    for name in features:
+        if project.event_reads(name) is not None:
+            raise click.UsageError(f"service {name!r} is read with --event, see --help")
+    if not entities:
+        raise click.UsageError(
+            "missing option '--entity', or '--event' for a service with request="
+        )
     refs = _refs(project, features)
     views = project.views_of(refs)
     types = {name: kind for view in views for name, kind in view.keys.items()}
@@ -105,11 +129,14 @@ def lookup(
         return
     fetcher = FeatureFetcher(project.name, views, project.store)
     request = parse_request(inputs, Selection.of(refs).inputs)
-    response = fetcher.get(refs, wanted, as_of_ms, request)
+    _show(fetcher.get(refs, wanted, as_of_ms, request), as_json)
+
+
+def _show(response: OnlineResponse, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_document(response), default=str))
         return
-    _print(response, list(wanted), now_ms())
+    _print(response, list(response.batch.key_types), now_ms())
 
 
 def _refs(project: Project, features: Sequence[str]) -> tuple[Output, ...]:
@@ -134,6 +161,7 @@ def _document(response: OnlineResponse) -> dict[str, Any]:
             }
             for view, f in response.freshness.items()
         },
+        **({} if response.own_event is None else {"own_event": response.own_event}),
     }
 
 
@@ -152,7 +180,9 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
     console.print(f"as of {time_text(response.as_of_ms)}")
     console.print(table)
     for view, freshness in response.freshness.items():
-        console.print(f"{view}: {_freshness(freshness, clock_ms)}", style="dim")
+        state = (response.own_event or {}).get(view)
+        note = "" if state is None else f"; the event is {state}"
+        console.print(f"{view}: {_freshness(freshness, clock_ms)}{note}", style="dim")
 
 
 def _cell(value: Any, status: str) -> Text:

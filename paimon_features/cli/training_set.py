@@ -90,7 +90,7 @@ class JoinOptions:
 def training_set(
     name: str | None,
     service: str,
-    rows: str,
+    rows: str | None,
     output: Path | None,
     statuses: bool,
     label: str | None,

@@ -19,6 +19,7 @@ from paimon_features.definitions.interaction import (
     Interaction,
     Interactions,
 )
+from paimon_features.definitions.own_events import EventReads
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.selection import Output, Selection
@@ -145,8 +146,32 @@ class Definitions:
                 ) from error
         try:
             self._outputs(service.items())
+            if service.request is not None:
+                self.event_reads(service)
         except (DefinitionError, RequestError) as error:
             raise DefinitionError(f"service {service.name!r}: {error}") from error
+
+    def event_reads(self, service: FeatureService) -> EventReads:
+        """Return how a service is read with an event.
+
+        Raises
+        ------
+        RequestError
+            For a service without ``request=``.
+        """
+        if service.request is None:
+            raise RequestError(
+                f"service {service.name!r} is read by entity keys, not with an event: it has no "
+                "request="
+            )
+        reads = self._event_reads.get(service.name)
+        if reads is None:
+            selection = Selection.of(self._outputs(service.items()))
+            names = dict.fromkeys(ref.view for ref in selection.refs)
+            views = [self.any_view(name).compiled for name in names]
+            reads = EventReads.of(service.request, service.keys, views, selection.inputs)
+            self._event_reads[service.name] = reads
+        return reads
 
     def by_kind(self) -> Mapping[str, Mapping[str, Definition]]:
         """Return all definitions, by the names of their kinds in the registry."""
@@ -331,13 +356,17 @@ class Definitions:
                     )
         return out
 
-    def value_definition(self, output: Output) -> str:
+    def value_definition(self, output: Output, request: str | None = None) -> str:
         """Return a digest of what the values of an output mean; see ``value_definition``."""
         views = self._interactions.views
         if not isinstance(output, CompiledTransformed):
-            return value_definition(views, output)
-        parts = [value_definition(views, part) for part in output.parts]
+            return value_definition(views, output, request)
+        parts = [value_definition(views, part, request) for part in output.parts]
         return digest_of_values([parts, output.fitted.digest, output.type.text])
+
+    @cached_property
+    def _event_reads(self) -> dict[str, EventReads]:
+        return {}
 
     @cached_property
     def _interactions(self) -> Interactions:
@@ -361,6 +390,8 @@ class Definitions:
             self._put("request source", self.requests, item)
         elif isinstance(item, FeatureService):
             self._put("service", self.services, item)
+            if item.request is not None:
+                self._add(item.request)
             for part in item.features:
                 self._add(part)
         elif isinstance(item, FeatureView):

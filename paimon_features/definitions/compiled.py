@@ -6,22 +6,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from paimon_features.core.documents.published_document import document_digest
 from paimon_features.core.errors import RequestError
-from paimon_features.core.expressions import Expression
+from paimon_features.core.expressions import Expression, parse
+from paimon_features.core.expressions.evaluate import Program
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.types.schema import DataType
 from paimon_features.core.windows import HOUR_MS, Window, floor_ms
 from paimon_features.definitions.aggregates import Aggregate, Partial
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.source import EventSource
-
-ONLINE_MARGIN_MS = HOUR_MS
-"""How far, beyond the source's skew, a read may lie before the newest event and be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,13 @@ class SkipRule:
     condition: Expression
 
 
+class EventPrograms(NamedTuple):
+    """The condition of a view followed by its skip rules, and its partials, each in order."""
+
+    rules: Program
+    partials: Program
+
+
 @dataclass(frozen=True)
 class CompiledView:
     """A feature view as the engines need it; nothing here names an engine.
@@ -67,8 +72,9 @@ class CompiledView:
     ``expressions`` are the partials of one event, by name, over the source's columns and
     ``__event_time`` and ``__tile_end``; ``where`` is the condition of the view's events (None:
     all). ``levels_ms`` are the cell sizes of the online store; the first is the tile, and each
-    divides the next. ``partition_days`` are those of the tile table, None if they are chosen by the
-    density of the events.
+    divides the next. ``read_behind_ms`` is how far, beyond the skew of the source, a read may lie
+    before the newest event and be served online. ``partition_days`` are those of the tile table,
+    None if they are chosen by the density of the events.
     """
 
     name: str
@@ -86,6 +92,7 @@ class CompiledView:
     ttl_ms: int | None
     max_staleness_ms: int | None
     partition_days: int | None = None
+    read_behind_ms: int = HOUR_MS
 
     @property
     def keys(self) -> Mapping[str, DataType]:
@@ -110,6 +117,15 @@ class CompiledView:
         return {p.name: p for p in self.partials}
 
     @cached_property
+    def programs(self) -> EventPrograms:
+        """What is computed of single events, compiled once."""
+        where = parse("TRUE", {}) if self.where is None else self.where
+        return EventPrograms(
+            Program([where, *(rule.condition for rule in self.skip_rules)]),
+            Program([self.expressions[p.name] for p in self.partials]),
+        )
+
+    @cached_property
     def windows(self) -> tuple[Window, ...]:
         """The distinct windows of the features."""
         return tuple(dict.fromkeys(f.window for f in self.features))
@@ -124,6 +140,12 @@ class CompiledView:
         """All windows start less than this before the read; None if one has no start."""
         reaches = [window.reach_ms for window in self.windows]
         return None if None in reaches else max(r for r in reaches if r is not None)
+
+    @cached_property
+    def ends_at_any_time(self) -> bool:
+        """Whether cells of the online store end where the windows do, so that no later event is in
+        a read."""
+        return self.tile_ms == 1 or all(window.kind == "hop" for window in self.windows)
 
     @cached_property
     def is_online(self) -> bool:
@@ -193,7 +215,7 @@ class CompiledView:
     @property
     def margin_ms(self) -> int:
         """How far a read may lie before the newest applied event and still be served online."""
-        return self.source.max_skew_ms + ONLINE_MARGIN_MS
+        return self.source.max_skew_ms + self.read_behind_ms
 
     def keep_from(self, level: int, high_ms: int) -> int:
         """Return the start (inclusive) of the cells of ``level`` that an allowed read may still

@@ -56,7 +56,11 @@ class FeatureView:
     values of an entity without an event for that long are null (EXPIRED); with ``max_staleness``,
     online values are STALE when the online store has lagged behind the tile table for longer.
     ``buckets`` is the number of shards of the tile table and the online store; all tiles of an
-    entity are in one. ``partition_days`` is the number of days in a partition of the tile table: 1,
+    entity are in one. ``read_behind`` is how far before the newest applied event, beyond the
+    source's ``max_skew``, a read is served online; it decides how many fine cells a record
+    contains. By default it is 10 s for sawtooth windows over tiles of 1 ms, which are meant for
+    requests with an event (``FeatureService(request=...)``), and otherwise 1 h.
+    ``partition_days`` is the number of days in a partition of the tile table: 1,
     8, 64, 512 or ``"none"`` (one partition); by default it is chosen by the density of the events
     when the table is filled. Changing it makes a new generation.
 
@@ -84,6 +88,7 @@ class FeatureView:
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     partition_days: int | str | None = None
+    read_behind: str | None = None
 
     def __post_init__(self) -> None:
         check_metadata("feature view", self)
@@ -159,6 +164,7 @@ class FeatureView:
             "tile": format_duration(view.tile_ms),
             "buckets": view.buckets,
             **({} if self.partition_days is None else {"partition_days": self.partition_days}),
+            **({} if self.read_behind is None else {"read_behind": self.read_behind}),
             "window_kind": self.kind,
             "time_zone": self.time_zone,
             "derive": dict(self.derive),
@@ -249,7 +255,14 @@ class _Compiler:
             buckets=view.buckets,
             partition_days=parse_partition_days(f"feature view {view.name!r}", view.partition_days),
             max_staleness_ms=optional_ms("max_staleness", view.max_staleness),
+            read_behind_ms=self._read_behind_ms(),
         )
+
+    def _read_behind_ms(self) -> int:
+        if self.view.read_behind is not None:
+            return option_ms("read_behind", self.view.read_behind)
+        # a view does not know the services that read it: single events are kept for requests
+        return 10_000 if self.tile_ms == 1 and self.view.kind == "sawtooth" else HOUR_MS
 
     def _check_keys(self) -> None:
         schema = self.view.source.schema
@@ -366,6 +379,14 @@ class _Compiler:
             if self.resolution is None
             else set(self.resolution.values())
         )
+        if self.tile_ms == 1:
+            # an edge within a minute would otherwise be thousands of cells of one event each
+            coarser = [step for step in steps | hops if step > 1]
+            steps |= {
+                step
+                for step in (1_000, MINUTE_MS)
+                if all(max(step, other) % min(step, other) == 0 for other in coarser)
+            }
         between = {s for s in steps if self.tile_ms < s < max(hops)}
         levels = tuple(sorted({self.tile_ms} | hops | between))
         for fine, coarse in pairwise(levels):

@@ -20,6 +20,7 @@ from paimon_features.core.windows import Window
 from paimon_features.definitions.aggregates import Aggregate, Finished, Reading
 from paimon_features.definitions.aggregates.fold import Columns, newest_tile_end
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView
+from paimon_features.definitions.own_events import OwnEvents
 
 
 class FinishedFeature(Protocol):
@@ -52,24 +53,34 @@ def finish(
     merged: Columns,
     read_ms: int | Ints,
     window_ms: int | None,
+    own_events: OwnEvents | None = None,
 ) -> Iterator[Finished]:
     """Yield the values of features of windows of one length.
 
     ``merged`` contains their partials and ``EVENT_TIME_MAX``. Values decay to ``read_ms``, one time
-    for all rows or one for each.
+    for all rows or one for each. ``own_events`` are the events of the requests, one per row.
     """
-    reading = Reading(read_ms, read_ms - newest_tile_end(merged, view.tile_ms), window_ms)
+    since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
     for feature in features:
-        columns = [merged[name] for name in feature.partials]
+        columns, since = [merged[name] for name in feature.partials], since_ms
+        if own_events is not None and feature.aggregate.counts_own_event:
+            partials = [view.partial[name] for name in feature.partials]
+            times = np.broadcast_to(read_ms, since_ms.shape)
+            columns, since = own_events.join(partials, columns, times, since_ms)
+        reading = Reading(read_ms, since, window_ms)
         yield feature.aggregate.finish(view.scope, columns, reading)
 
 
 def finish_window(
-    view: CompiledView, features: Sequence[CompiledFeature], merged: Columns, as_of_ms: int | Ints
+    view: CompiledView,
+    features: Sequence[CompiledFeature],
+    merged: Columns,
+    as_of_ms: int | Ints,
+    own_events: OwnEvents | None = None,
 ) -> Iterator[Finished]:
     """Yield the values of features of one window; see ``finish``."""
     read_ms = features[0].window.read_time(as_of_ms)
-    return finish(view, features, merged, read_ms, features[0].window_ms)
+    return finish(view, features, merged, read_ms, features[0].window_ms, own_events)
 
 
 def by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
@@ -126,17 +137,26 @@ class FinishGroup:
         read_ms: Ints,
         newest_end_ms: Ints,
         null: Bools | None,
+        own_events: OwnEvents | None = None,
     ) -> Iterator[tuple[str, FeatureColumn]]:
         """Yield the features of a read by name, null where ``null``.
+
+        ``own_events`` are the events of the requests, one per row; where one is counted, no feature
+        is null because the entity is unknown or expired.
 
         ``merged`` are the aggregate's partials of shape ``(windows * rows,)``. ``read_ms`` is the
         read time of each window, shape ``(windows, 1)``, and ``newest_end_ms`` the end of the
         newest tile in it, shape ``(windows, rows)``.
         """
         rows = newest_end_ms.shape[1]
+        since_ms = (read_ms - newest_end_ms).ravel()
+        if own_events is not None and self.aggregate.counts_own_event:
+            partials = [view.partial[name] for name in self.features[0].partials]
+            merged, since_ms = own_events.join(partials, merged, np.repeat(read_ms, rows), since_ms)
+            null = None if null is None else null & ~own_events.member
         reading = Reading(
             as_of_ms if (read_ms == as_of_ms).all() else np.repeat(read_ms, rows),
-            (read_ms - newest_end_ms).ravel(),
+            since_ms,
             self.length_ms,
         )
         finished = self.aggregate.finish(view.scope, merged, reading)

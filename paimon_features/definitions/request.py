@@ -57,7 +57,7 @@ class RequestSource:
                     f"request source {self.name!r}: the name {name!r} is reserved for the time of "
                     "entity rows"
                 )
-            if kind.text not in _TYPES and not kind.is_decimal:
+            if not is_input_type(kind):
                 raise DefinitionError(
                     f"request source {self.name!r}: input {name!r} is {kind!r}; an input is a "
                     "Bool, number, String, Date or Timestamp"
@@ -70,8 +70,16 @@ class RequestSource:
         return {**document, **metadata(self)}
 
 
+def is_input_type(kind: DataType) -> bool:
+    """Return True if request inputs can have this type."""
+    return kind.text in _TYPES or kind.is_decimal
+
+
 def request_columns(
-    inputs: Mapping[str, DataType], given: Mapping[str, object] | None, rows: int
+    inputs: Mapping[str, DataType],
+    given: Mapping[str, object] | None,
+    rows: int,
+    kind_of_input: str = "request input",
 ) -> dict[str, Column]:
     """Return the inputs of an online request, one value per row; a single value is repeated.
 
@@ -96,7 +104,10 @@ def request_columns(
         raise RequestError(
             f"missing request input {missing[0]!r}; expected request= with: {_signature(inputs)}"
         )
-    return {name: _of_request(name, kind, given[name], rows) for name, kind in inputs.items()}
+    return {
+        name: _of_request(f"{kind_of_input} {name!r}", kind, given[name], rows)
+        for name, kind in inputs.items()
+    }
 
 
 def row_inputs(inputs: Mapping[str, DataType], table: pa.Table) -> dict[str, pa.Array]:
@@ -125,8 +136,7 @@ def _signature(inputs: Mapping[str, DataType]) -> str:
     return ", ".join(f"{name} ({kind!r})" for name, kind in inputs.items())
 
 
-def _of_request(name: str, kind: DataType, value: Any, rows: int) -> Column:
-    label = f"request input {name!r}"
+def _of_request(label: str, kind: DataType, value: Any, rows: int) -> Column:
     single = isinstance(value, _SCALARS)
     if is_arrow_scalar(value):
         value, single = value.as_py(), True

@@ -58,6 +58,24 @@ def _is_plain_scalar(value: object) -> bool:
     return plain and not isinstance(value, np.timedelta64)
 
 
+def parser_of_text(kind: DataType) -> Callable[[str], object] | None:
+    """Return the parser of a type that JSON has no form for; None for other types.
+
+    >>> from paimon_features.core.types.schema import Date
+    >>> parser_of_text(Date)("2011-12-09")
+    datetime.date(2011, 12, 9)
+    """
+    return decimal.Decimal if kind.is_decimal else _FROM_TEXT.get(kind.text)
+
+
+def text_form(kind: DataType) -> str:
+    """Return what such a text looks like."""
+    if kind.is_decimal:
+        return "a decimal such as '12.50'"
+    form = "'2011-12-09'" if kind.text == "date" else "'2011-12-09T12:50:00'"
+    return f"ISO 8601, such as {form}"
+
+
 def key_values(kind: DataType, values: Sequence[Any]) -> list[Any]:
     """Return the values of an entity key as Python values of its type; None stays.
 
@@ -195,6 +213,15 @@ def _time_ms(value: Any, kind: DataType) -> int:
     return time_ms
 
 
+def _timestamp(text: str) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo is None else moment.astimezone(dt.UTC).replace(tzinfo=None)
+
+
+_FROM_TEXT: Mapping[str, Callable[[str], object]] = {
+    "date": dt.date.fromisoformat,
+    "timestamp": _timestamp,
+}
 _INT32, _INT64 = DataType("int32", "INT"), DataType("int64", "BIGINT")
 _Convert = Callable[[Any, DataType], Any]
 _KEYS: Mapping[str, _Convert] = {

@@ -81,7 +81,7 @@ OUTCOME_COLUMNS: Mapping[str, DataType] = {
 """Of a prediction with its outcome, after the entity's keys; ``event_time_ms`` is the time as of
 which it was made, under the name that training sets have it."""
 
-_OF_THE_VIEW = ("windows", "name")
+_OF_THE_VIEW = ("windows", "name", "own_event")
 
 
 def definition_of(view: CompiledView, features: Sequence[str]) -> str:

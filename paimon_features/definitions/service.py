@@ -11,6 +11,7 @@ from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import Interaction
 from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.source import EventSource
 from paimon_features.definitions.table_view import TableView
 from paimon_features.definitions.transformed import Transformed
 
@@ -21,6 +22,17 @@ class FeatureService:
 
     A feature is written ``"view:feature"``. The inputs of an interaction or a transformed feature
     need not be listed: they are read and used, but not returned.
+
+    With ``request`` a read takes one event of that source instead of entity keys: it is as of the
+    time of the event, which is counted in the features of views over the source. The keys of all
+    views and the request inputs are columns of the source; ``keys`` maps a key to a column of
+    another name.
+
+    Raises
+    ------
+    DefinitionError
+        For no feature, one named twice, or with ``request`` a key or an input that the source does
+        not have, or a view whose windows do not end at the time of an event.
     """
 
     name: str
@@ -28,9 +40,16 @@ class FeatureService:
     description: str = ""
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    request: EventSource | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_metadata("service", self)
+        if self.keys and self.request is None:
+            raise DefinitionError(
+                f"service {self.name!r}: keys= maps entity keys to columns of the request's "
+                "source; give request=, too"
+            )
         if not self.features:
             raise DefinitionError(f"service {self.name!r} has no features")
         for item in self.features:
@@ -72,4 +91,7 @@ class FeatureService:
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""
         features = [str(item) for item in self.items()]
-        return {"kind": "service", "name": self.name, "features": features, **metadata(self)}
+        document = {"kind": "service", "name": self.name, "features": features, **metadata(self)}
+        if self.request is not None:
+            document |= {"request": self.request.name, "keys": dict(self.keys)}
+        return document

@@ -17,7 +17,6 @@ import numpy as np
 
 from paimon_features.core.columns.column import Column
 from paimon_features.core.errors import SkippedEventsWarning, shortened
-from paimon_features.core.expressions.evaluate import Program
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.definitions.aggregates import Aggregate
 from paimon_features.definitions.compiled import CompiledView, SkipRule
@@ -49,13 +48,17 @@ def verdicts(view: CompiledView, columns: Mapping[str, Column], rows: int) -> tu
 
     ``columns`` are those of the source; a member that breaks no rule has ``NO_RULE``.
     """
-    where = [] if view.where is None else [view.where]
-    conditions = [*where, *(rule.condition for rule in view.skip_rules)]
-    held = [c.values.astype(np.bool_) & c.mask for c in Program(conditions).run(columns, rows)]
+    members, *held = map(is_true, view.programs.rules.run(columns, rows))
     broken = np.full(rows, NO_RULE)
-    for number in range(len(view.skip_rules) - 1, -1, -1):
-        broken[~held[len(where) + number]] = number
-    return held[0] if where else np.ones(rows, np.bool_), broken
+    for number in range(len(held) - 1, -1, -1):
+        broken[~held[number]] = number
+    return members, broken
+
+
+def is_true(condition: Column) -> Bools:
+    """Return the mask of rows for which a condition is true, so neither false nor null."""
+    true: Bools = condition.values.astype(np.bool_)
+    return true if condition.valid is None else condition.valid & true
 
 
 def skipped_events(

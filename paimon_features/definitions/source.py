@@ -21,6 +21,7 @@ from paimon_features.core.types.schema import (
 from paimon_features.core.windows import parse_duration
 from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata, shown
+from paimon_features.definitions.request import RequestSource, is_input_type
 
 ADDED_KINDS = ("+I", "+U")
 RETRACTED_KINDS = ("-U", "-D")
@@ -192,6 +193,27 @@ class EventSource:
     def horizon_ms(self) -> int | None:
         """How long an event's id is remembered, in ms; None if events are not deduplicated."""
         return None if self.dedup_horizon is None else parse_duration(self.dedup_horizon)
+
+    def as_request(self) -> RequestSource:
+        """Return the columns as request inputs, for interactions of a service with this request.
+
+        >>> from paimon_features.core.types.schema import Float64
+        >>> columns = {"card": Int64, "amount": Float64, "at": Int64}
+        >>> payments = EventSource("payments", schema=columns, event_time="at")
+        >>> list(payments.as_request().schema)
+        ['card', 'amount', 'at']
+        """
+        return RequestSource(
+            self.name,
+            schema={
+                name: kind
+                for name, kind in self.schema.items()
+                if is_input_type(kind) and name != "event_time_ms"
+            },
+            description=self.description,
+            owner=self.owner,
+            tags=self.tags,
+        )
 
     def _repr_html_(self) -> str:
         from paimon_features.core.notebook.markup import card, facts, table

@@ -21,11 +21,15 @@ PREFIX = "value-"
 
 Views = Mapping[str, CompiledView | CompiledTable]
 
-_NOT_OF_THE_VALUE = ("windows", "lengths", "name")
+_NOT_OF_THE_VALUE = ("windows", "lengths", "name", "own_event")
 
 
-def value_definition(views: Views, output: FeatureRef | CompiledInteraction) -> str:
+def value_definition(
+    views: Views, output: FeatureRef | CompiledInteraction, request: str | None = None
+) -> str:
     """Return the digest of a feature, or of an interaction with the features that it reads.
+
+    ``request`` is the source whose events are counted in the values that are read with them.
 
     Examples
     --------
@@ -42,7 +46,7 @@ def value_definition(views: Views, output: FeatureRef | CompiledInteraction) -> 
     >>> of(Sum("x", name="f")) == of(Max("x", name="f"))
     False
     """
-    return digest_of_values(_document(views, output))
+    return digest_of_values(_document(views, output, request))
 
 
 def digest_of_values(document: object) -> str:
@@ -50,9 +54,11 @@ def digest_of_values(document: object) -> str:
     return PREFIX + document_digest(document)[:16]
 
 
-def _document(views: Views, output: FeatureRef | CompiledInteraction) -> list[object]:
+def _document(
+    views: Views, output: FeatureRef | CompiledInteraction, request: str | None
+) -> list[object]:
     if isinstance(output, CompiledInteraction):
-        read = [[str(ref), _document(views, ref)] for ref in output.refs]
+        read = [[str(ref), _document(views, ref, request)] for ref in output.refs]
         return [output.expression.text, output.type.text, read]
     view = views[output.view]
     if isinstance(view, CompiledTable):
@@ -71,9 +77,11 @@ def _document(views: Views, output: FeatureRef | CompiledInteraction) -> list[ob
         if f.name not in _NOT_OF_THE_VALUE
     }
     partials = [view.partial[name] for name in compiled.partials]
+    counts_own = view.source.name == request and aggregate.counts_own_event
     return [
         view.source.table, view.source.event_time, list(view.keys),
         None if view.where is None else view.where.text,
         [[p.type.text, p.merge.value, view.expressions[p.name].text] for p in partials],
         type(aggregate).__name__, settings, compiled.type.text, compiled.window.to_document(),
+        *(["own_event"] if counts_own else []),
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from paimon_features.definitions import (
     TableFeature,
 )
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX
+from paimon_features.definitions.own_events import EventReads
 from paimon_features.definitions.request import row_inputs
 from paimon_features.lake import Lake
 from paimon_features.lake.side_folder.generations import GenerationRecord
@@ -79,9 +80,13 @@ class PinnedRead:
         """Every table that is read, each once, with its snapshot."""
         return tuple(dict.fromkeys(pin for read in self.reads for pin in read.pins))
 
-    def definitions(self) -> dict[str, object]:
+    def reads_of(self, events: EventReads | None) -> tuple[ViewRead, ...]:
+        """Return the reads of entity rows, which may be events of a request's source."""
+        return self.reads if events is None else tuple(r.of_events(events) for r in self.reads)
+
+    def definitions(self, events: EventReads | None) -> dict[str, object]:
         """Return what each feature's values are computed from, in addition to the tables."""
-        reads = {read.name: read for read in self.reads}
+        reads = {read.name: read for read in self.reads_of(events)}
         return {str(ref): reads[ref.view].definition(ref.feature) for ref in self.selection.refs}
 
     def read(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.Table:
@@ -103,7 +108,8 @@ class PinnedRead:
         """Take all rows in and check them; with ``hashed`` also compute their content's hash."""
         source = row_source(rows, self.lake)
         memory = memory_bytes(memory_mb)
-        return EntityRows(source, self.reads, memory, spill_folder, self._check, hashed)
+        reads = self.reads_of(source.event_reads)
+        return EntityRows(source, reads, memory, spill_folder, self._check, hashed)
 
     def join(
         self,
@@ -121,7 +127,7 @@ class PinnedRead:
         result = FeatureResult(
             self.lake,
             entity_rows,
-            self.reads,
+            entity_rows.reads,
             self.selection,
             statuses=statuses,
             memory_bytes=memory_bytes(memory_mb),

@@ -30,6 +30,7 @@ from paimon_features.core.types.schema import (
     check_name,
 )
 from paimon_features.definitions import CompiledTransformed, Output
+from paimon_features.definitions.own_events import EventReads
 from paimon_features.definitions.value_definition import value_definition
 from paimon_features.lake import Lake, append_stream, latest_snapshot, table_options
 from paimon_features.lake.metadata.snapshots import snapshots
@@ -39,7 +40,7 @@ from paimon_features.lake.specs import TRAINING_PREFIX, TRAINING_VALUES, trainin
 from paimon_features.lake.table_options import PROPERTY_PREFIX
 from paimon_features.lake.writing.table_writer import committed_snapshot
 from paimon_features.offline.feature_result import FeatureResult
-from paimon_features.offline.inputs.row_source import in_pieces, row_source
+from paimon_features.offline.inputs.row_source import RowSource, in_pieces, row_source
 from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead
@@ -163,7 +164,7 @@ def build_training_set(
                         _drop(lake, target, pinned.pins)
                     notes = {
                         COMMITS_NOT_INCLUDED: _json(pinned.not_included),
-                        TRAINING_VALUES: _json(_values(pinned)),
+                        TRAINING_VALUES: _json(_values(pinned, source.event_reads)),
                     }
                     snapshot_id = _write(lake, target, result, {**properties, **notes})
             stored = table_options.properties(lake, target)
@@ -207,7 +208,7 @@ def append_training_rows(
     pinned = store.pin(refs, as_of=as_of, repeatable=True)
     source = row_source(rows, lake)
     stored = table_options.properties(lake, target)
-    _check_appended(lake, target, pinned, source.schema.names)
+    _check_appended(lake, target, pinned, source)
     label, features = stored.get("training-set.label"), tuple(pinned.columns.values())
     limits: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
     with pinned.check_rows(source, hashed=True, **limits) as entity_rows:
@@ -247,11 +248,12 @@ def _not_included(lake: Lake, target: str, snapshot_id: int) -> dict[str, int]:
     return counts
 
 
-def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequence[str]) -> None:
+def _check_appended(lake: Lake, target: str, pinned: PinnedRead, rows: RowSource) -> None:
     stored = table_options.properties(lake, target)
     built = json.loads(stored.get("training-set.features", "{}"))
     now = {str(ref): column for ref, column in pinned.columns.items()}
-    same = stored.get("training-set.definitions") == document_digest(pinned.definitions()) and all(
+    definitions = document_digest(pinned.definitions(rows.event_reads))
+    same = stored.get("training-set.definitions") == definitions and all(
         json.loads(stored.get(key, "null")) == (document or None)
         for key, document in _computed(pinned).items()
     )
@@ -265,7 +267,7 @@ def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequen
             "same service, or build it again: replace=True, on the command line --replace"
         )
     available = lake.schema(target).names
-    for column in columns:
+    for column in rows.schema.names:
         if column not in available:
             problem = unknown_name("column", column, available, f"table {target!r}")
             raise RequestError(f"entity rows: {problem}")
@@ -330,7 +332,7 @@ def _properties(
     """Return what the table says of itself; the last entry is the hash of all others."""
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
-        "training-set.definitions": document_digest(pinned.definitions()),
+        "training-set.definitions": document_digest(pinned.definitions(entity_rows.event_reads)),
         **_computed(pinned),
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
@@ -346,11 +348,12 @@ def _properties(
     return {**texts, IDENTITY: document_digest(texts)}
 
 
-def _values(pinned: PinnedRead) -> dict[str, str]:
+def _values(pinned: PinnedRead, events: EventReads | None) -> dict[str, str]:
     """Return what the values of each column mean, for what is fitted on them."""
     views = {read.name: read.view for read in pinned.reads}
+    request = None if events is None else events.source.name
     return {
-        column: value_definition(views, output)
+        column: value_definition(views, output, request)
         for output, column in pinned.columns.items()
         if not isinstance(output, CompiledTransformed)
     }

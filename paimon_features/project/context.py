@@ -20,6 +20,7 @@ from paimon_features.definitions import (
     Selection,
     load_definitions,
 )
+from paimon_features.definitions.own_events import EventReads
 from paimon_features.online.store import OnlineSettings, OnlineStore, open_store
 from paimon_features.online.store.bundles import BundlePlace
 
@@ -209,6 +210,36 @@ class ProjectContext:
         return self.definitions.outputs(
             [item for text in texts for item in self.definitions.resolve(text)]
         )
+
+    def event_reads(self, features: Features) -> EventReads | None:
+        """Return how a service with ``request=`` is read; None for anything that has none."""
+        service: Any = features
+        if isinstance(features, str):
+            service = self.definitions.services.get(features)
+        if not isinstance(service, FeatureService) or service.request is None:
+            return None
+        return self.definitions.event_reads(service)
+
+    def entity_rows(self, features: Features, rows: Any) -> Any:
+        """Return the rows of a point-in-time read of these features.
+
+        For a service with ``request=`` they are events of its source: those in the lake where
+        ``rows`` is None.
+        """
+        reads = self.event_reads(features)
+        if reads is None:
+            if rows is None:
+                raise RequestError(
+                    "entity rows are missing: only a service with request= can be read without "
+                    "them, at all events of its source"
+                )
+            return rows
+        from paimon_features.offline.inputs.event_rows import event_rows, stored_events
+        from paimon_features.offline.inputs.row_source import row_source
+
+        lake = self.lake
+        source = stored_events(lake, reads.source) if rows is None else row_source(rows, lake)
+        return event_rows(source, reads)
 
     def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
         """Return the feature views that these outputs are read from, each once, in order.

@@ -52,7 +52,7 @@ def fitted_manifest(
             of=str(output),
             type=type_of(project, output).text,
             dtype="float64",
-            definition=digest_of(project, output),
+            definition=digest_of(project, service, output),
         )
         for output in outputs
     )

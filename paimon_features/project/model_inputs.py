@@ -23,10 +23,12 @@ def type_of(project: ProjectContext, output: Output) -> DataType:
     return feature.type
 
 
-def digest_of(project: ProjectContext, output: Output) -> str:
-    """Return a digest of what the values of an output mean, with the features that they are made
-    of."""
-    return project.definitions.value_definition(output)
+def digest_of(project: ProjectContext, service: str, output: Output) -> str:
+    """Return a digest of what the values of an output of a service mean, with the features that
+    they are computed from."""
+    reads = project.event_reads(service)
+    request = None if reads is None else reads.source.name
+    return project.definitions.value_definition(output, request)
 
 
 def keys_of(project: ProjectContext, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:

@@ -245,24 +245,29 @@ class Project(ProjectContext):
     def get_online_features(
         self,
         features: Features,
-        entities: Mapping[str, Sequence[Any]],
+        entities: Mapping[str, Sequence[Any]] | None = None,
         as_of_ms: int | None = None,
         *,
         request: Mapping[str, Any] | None = None,
+        event: Mapping[str, Any] | None = None,
     ) -> OnlineResponse:
-        """Features of entities as of now (or ``as_of_ms``); see ``OnlineFeatures.get``."""
-        return self.online.get(features, entities, as_of_ms, request=request)
+        """Features of entities as of now (or ``as_of_ms``), or of an event; see
+        ``OnlineFeatures.get``."""
+        return self.online.get(features, entities, as_of_ms, request=request, event=event)
 
     def get_historical_features(
         self,
         features: Features,
-        rows: Any,
+        rows: Any = None,
         *,
         as_of: AsOf | str = None,
         engine: EngineName | EngineOptions = "local",
         **options: Unpack[JoinKeywords],
     ) -> pa.Table:
         """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
+
+        Rows of a service with ``request=`` are events of its source, by default all in the lake;
+        each is read as of its time and counts itself.
 
         ``as_of`` may also be the name of a training set: its exact sources are read again. With
         ``engine="flink"`` a batch job joins the rows of each feature view in a JVM of this
@@ -272,7 +277,7 @@ class Project(ProjectContext):
         """
         return self.offline.get_historical_features(
             self.refs(features),
-            rows,
+            self.entity_rows(features, rows),
             as_of=self.pinned(as_of),
             engine=self._engine(engine),
             **options,
@@ -281,7 +286,7 @@ class Project(ProjectContext):
     def stream_historical_features(
         self,
         features: Features,
-        rows: Any,
+        rows: Any = None,
         *,
         as_of: AsOf | str = None,
         engine: EngineName | EngineOptions = "local",
@@ -290,7 +295,7 @@ class Project(ProjectContext):
         """Return the same as a stream of batches, for rows or results larger than memory."""
         return self.offline.stream_historical_features(
             self.refs(features),
-            rows,
+            self.entity_rows(features, rows),
             as_of=self.pinned(as_of),
             engine=self._engine(engine),
             **options,
@@ -310,7 +315,7 @@ class Project(ProjectContext):
         it is complete."""
         return self.offline.write_historical_features(
             self.refs(features),
-            rows,
+            self.entity_rows(features, rows),
             Path(path),
             as_of=self.pinned(as_of),
             engine=self._engine(engine),
@@ -321,7 +326,7 @@ class Project(ProjectContext):
         self,
         name: str,
         features: Features,
-        rows: Any,
+        rows: Any = None,
         *,
         label: str | None = None,
         as_of: AsOf | str = None,
@@ -339,7 +344,7 @@ class Project(ProjectContext):
                 self.offline,
                 name,
                 self.refs(features),
-                rows,
+                self.entity_rows(features, rows),
                 label=label,
                 as_of=self.pinned(as_of),
                 replace=replace,
@@ -353,7 +358,7 @@ class Project(ProjectContext):
         self,
         name: str,
         features: Features,
-        rows: Any,
+        rows: Any = None,
         *,
         as_of: AsOf | str = None,
         progress: OnProgress | None = None,
@@ -369,7 +374,7 @@ class Project(ProjectContext):
                 self.offline,
                 name,
                 self.refs(features),
-                rows,
+                self.entity_rows(features, rows),
                 as_of=self.pinned(as_of),
                 progress=progress or bar,
                 memory_mb=memory_mb,

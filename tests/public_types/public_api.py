@@ -63,7 +63,8 @@ def a_project(folder: str) -> None:
     entities: dict[str, Sequence[Any]] = {"customer_id": [1, 2]}
     assert_type(project.get_online_features(SERVICE, entities), OnlineResponse)
     assert_type(project.models, ProjectModels)
-    project.get_online_features(SERVICE)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert_type(project.get_online_features(SERVICE, event={"amount": 1.0}), OnlineResponse)
+    project.get_online_features()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     project.plan(5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

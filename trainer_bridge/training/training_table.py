@@ -254,7 +254,14 @@ def _features(
         if form.endswith("list") and not width:
             width = _longest(lake, table, snapshot, columns[name])
         features.append(
-            InputFeature(name, columns[name], kind.text, form, width, digest_of(project, output))
+            InputFeature(
+                name,
+                columns[name],
+                kind.text,
+                form,
+                width,
+                digest_of(project, data.service, output),
+            )
         )
     return tuple(features)
 

@@ -171,6 +171,8 @@ class Aggregate(ABC):
     ``where`` is a condition: events for which it is not true are left out.
     ``name`` replaces the part of the feature's name before the window. ``bound`` is the largest
     absolute input value that may enter a tile; events with larger values go to the side table.
+    ``own_event`` decides whether the event of a request (``FeatureService(request=...)``) is
+    counted; by default it is, unless the windows have an offset.
     """
 
     kind: ClassVar[str]
@@ -186,6 +188,7 @@ class Aggregate(ABC):
     name: str | None = None
     bound: float | None = None
     offset: str | None = None
+    own_event: bool | None = None
     lengths: tuple[Length, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -205,6 +208,11 @@ class Aggregate(ABC):
         object.__setattr__(self, "lengths", lengths)
         check_arguments(self.kind, self)
         optional_ms("offset", self.offset)
+        if self.own_event and self.offset is not None:
+            raise DefinitionError(
+                f"{self.kind}: own_event=True and offset={self.offset!r} exclude each other: a "
+                "window with an offset ends before the time of the event"
+            )
         if self.name is not None:
             check_name("feature", self.name, MAX_FEATURE_NAME)
 
@@ -227,6 +235,11 @@ class Aggregate(ABC):
     def offset_ms(self) -> int:
         """The delay in milliseconds; 0 without one."""
         return 0 if self.offset is None else parse_duration(self.offset)
+
+    @property
+    def counts_own_event(self) -> bool:
+        """Whether the event of a request is counted, see ``own_events``."""
+        return self.offset is None if self.own_event is None else self.own_event
 
     def feature_name(self, length: Length) -> str:
         """Return ``<aggregate>_<column>_<window>_offset_<offset>``, without absent parts."""

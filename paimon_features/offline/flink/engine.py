@@ -155,8 +155,9 @@ class FlinkHistoryEngine:
                 self._report(f"{read.name}: joined; finishing the features")
 
             def finished(chunk: int) -> pa.Table:
-                _, as_of_ms = entity_rows.keys(chunk, read)
-                return finish_features(layout, as_of_ms, *staged.get(chunk))
+                keys, as_of_ms = entity_rows.keys(chunk, read)
+                own_events = read.own_events(keys)
+                return finish_features(layout, as_of_ms, *staged.get(chunk), own_events)
 
             return collected(finished)
 

@@ -15,6 +15,7 @@ from paimon_features.core.windows import DAY_MS, ceil_ms, floor_ms
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions.aggregates.fold import NEVER_MS, fold, newest_tile_end
 from paimon_features.definitions.event_partials import concat
+from paimon_features.definitions.own_events import OwnEvents
 from paimon_features.offline.flink.history_sql import (
     BYTES_SEPARATOR,
     CHUNK,
@@ -106,10 +107,14 @@ def rows_to_stage(
 
 
 def finish_features(
-    layout: JoinLayout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table
+    layout: JoinLayout,
+    as_of_ms: Ints,
+    tiles: pa.Table,
+    edges: pa.Table,
+    own_events: OwnEvents | None = None,
 ) -> pa.Table:
     """Return the features of a chunk's rows from the partials of Flink, like ``ViewJoin.table``."""
-    sheet = ResultBuilder(layout.view, layout.features, len(as_of_ms))
+    sheet = ResultBuilder(layout.view, layout.features, len(as_of_ms), own_events)
     sides = _Gathered(tiles, (ROW, REF)), _Gathered(edges, (ROW, SPAN))
     for start in range(0, len(as_of_ms), BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, len(as_of_ms))

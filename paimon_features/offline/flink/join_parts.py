@@ -50,7 +50,7 @@ class PartJoin:
     @classmethod
     def create(cls, lake: Lake, staging: Staging, read: FeatureViewRead, parts: int) -> PartJoin:
         """Create the tables; chunks of rows are partitions of the features."""
-        keys = {f"k{i}": kind for i, kind in enumerate(read.keys.values())}
+        keys = {f"k{i}": kind for i, kind in enumerate(read.row_columns.values())}
         columns = {PART: Int32, CHUNK: Int32, ROW: Int64, TIME: Int64, **keys}
         rows = staging.create("rows", columns, (PART,), compression="lz4")
         columns = {CHUNK: Int32, ROW: Int64, **_feature_columns(read)}
@@ -94,8 +94,9 @@ class PartJoin:
         rows = read_arrow(self.lake, self.rows, partitions={PART: (part, part + 1)})
         if not rows.num_rows:
             return 0
-        names = [f"k{i}" for i in range(len(self.read.keys))]
-        keys = rows.select([*names, TIME]).rename_columns([*self.read.keys, TIME])
+        names = [f"k{i}" for i in range(len(self.read.row_columns))]
+        columns = rows.select(names).rename_columns(list(self.read.row_columns))
+        keys = self.read.untyped_rows(columns).append_column(TIME, rows.column(TIME))
         memory = PART_MEMORY_MB << 20
         with EntityRows(row_source(keys), [self.read], memory, None, _unchecked) as entity_rows:
             joined = join_view(

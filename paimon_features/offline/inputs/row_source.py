@@ -17,6 +17,7 @@ from paimon_features.core.errors import PaimonFeaturesError, RequestError
 from paimon_features.core.repeated_items import duplicates
 from paimon_features.core.times.utc_ms import conform
 from paimon_features.core.types.foreign_types import check_foreign_types, plain_schema, plain_table
+from paimon_features.definitions.own_events import EventReads
 from paimon_features.lake import Lake, iter_batches
 from paimon_features.lake.metadata.snapshots import pinned
 
@@ -25,14 +26,19 @@ _TABLE_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:@(\d+(?:@[0-9a-f]+)?))?")
 
 
 class RowSource:
-    """Entity rows in chunks of a chosen size; ``table`` is set where all are in memory already."""
+    """Entity rows in chunks of a chosen size; ``table`` is set where all are in memory already.
+
+    ``event_reads`` is set where the rows are events, each of which counts itself (``event_rows``).
+    """
 
     def __init__(
         self,
         schema: pa.Schema,
         batches: Callable[[], Iterator[pa.Table]],
         table: pa.Table | None = None,
+        event_reads: EventReads | None = None,
     ) -> None:
+        self.event_reads = event_reads
         double = sorted(duplicates(schema.names))
         if double:
             raise RequestError(f"entity rows have two columns {double[0]!r}; rename one of them")

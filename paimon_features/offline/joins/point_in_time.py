@@ -28,6 +28,7 @@ from paimon_features.definitions.aggregates.fold import (
 from paimon_features.definitions.aggregates.range_index import RangeIndex
 from paimon_features.definitions.event_partials import concat
 from paimon_features.definitions.finishing import by_window
+from paimon_features.definitions.own_events import OwnEvents
 from paimon_features.lake.specs import TILE_START
 from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
@@ -46,7 +47,8 @@ class PointInTimeJoin:
     ``rows`` are the key columns, in the types of the entity; duplicates and nulls are allowed, a
     row with a null key is MISSING. Call ``add_events`` for the events of ``edge_days``, then
     ``join_tiles`` for groups of tiles (all tiles of an entity in one group, for example a
-    bucket), then ``results``.
+    bucket), then ``results``. With ``own_events`` the rows are events of the view's source, each of
+    which counts itself.
 
     Memory is bounded by the rows, the edge events, and the tiles of requested entities in one
     group.
@@ -58,8 +60,9 @@ class PointInTimeJoin:
         features: Sequence[CompiledFeature],
         rows: pa.Table,
         as_of_ms: Ints,
+        own_events: OwnEvents | None = None,
     ) -> None:
-        self.view, self.features = view, tuple(features)
+        self.view, self.features, self._own = view, tuple(features), own_events
         needed = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
         self.partials = [p for p in view.partials if p.name in needed]
         self.entities = EntityCodes(rows, view.keys)
@@ -82,7 +85,7 @@ class PointInTimeJoin:
         self._spans = WindowEdges(view, self._windows, self._q, self._floor)
         self._edges = EdgeEvents(view, self.partials, self.entities, self._codes, self._spans.found)
         self._computed = np.zeros(self.entities.count, np.bool_)
-        self._builder = ResultBuilder(view, self.features, len(as_of_ms))
+        self._builder = ResultBuilder(view, self.features, len(as_of_ms), own_events)
         self.held_tiles = 0
 
     @property
@@ -151,6 +154,8 @@ class PointInTimeJoin:
         for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
             some, merged = block.fold(window, names)
+            if self._own is not None:
+                some, merged = _including(self._own.member[target], some, merged)
             self._builder.mark_empty(window, target, some)
             self._builder.finish(target[some], features, merged, as_of_ms[some], present[some])
 
@@ -218,6 +223,26 @@ class _RowBlock:
         if span not in self._edge_of:
             self._edge_of[span] = _FoldedEdge(self._edges, span, self._rows)
         return self._edge_of[span]
+
+
+def _including(
+    rows: Bools, some: Ints | slice, merged: dict[str, Column]
+) -> tuple[Ints | slice, dict[str, Column]]:
+    """Return the folds of some rows, and of ``rows``, whose windows may have no stored event."""
+    if isinstance(some, slice):
+        return some, merged
+    chosen = rows.copy()
+    chosen[some] = True
+    all_rows = np.flatnonzero(chosen)
+    if len(all_rows) == len(some):
+        return some, merged
+    places = (np.cumsum(chosen) - 1)[some]
+    out = {}
+    for name, column in merged.items():
+        values, valid = np.zeros(len(all_rows), column.values.dtype), np.zeros(len(all_rows), bool)
+        values[places], valid[places] = column.values, column.mask
+        out[name] = Column(values, valid)
+    return all_rows, out
 
 
 def tile_range(view: CompiledView, first_ms: int, last_ms: int) -> tuple[int, int]:

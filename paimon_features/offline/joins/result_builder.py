@@ -21,6 +21,7 @@ from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Finished
 from paimon_features.definitions.aggregates.fold import Columns
 from paimon_features.definitions.finishing import by_window, entity_statuses, finish_window
+from paimon_features.definitions.own_events import OwnEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,19 @@ class JoinResult:
 class ResultBuilder:
     """Feature values and statuses of ``rows`` rows, filled some rows (``target``) at a time.
 
-    Rows without a ``set_status`` call are MISSING. The value of a window without events does not
-    depend on the time: it is prefilled, so that such rows need no ``finish`` (``mark_empty``).
+    Rows without a ``set_status`` call are MISSING. ``own_events`` are the rows themselves, where
+    they are events of the view's source, to be counted. The value of a window without events does
+    not depend on the time: it is prefilled, so that such rows need no ``finish`` (``mark_empty``).
     """
 
-    def __init__(self, view: CompiledView, features: Sequence[CompiledFeature], rows: int) -> None:
-        self.view, self.features = view, tuple(features)
+    def __init__(
+        self,
+        view: CompiledView,
+        features: Sequence[CompiledFeature],
+        rows: int,
+        own_events: OwnEvents | None = None,
+    ) -> None:
+        self.view, self.features, self._own = view, tuple(features), own_events
         self._status = np.full(rows, Status.MISSING, np.int8)
         self._windows = by_window(features)
         self._empty_values = {f.name: _empty_values(view, f) for f in self.features}
@@ -84,24 +92,34 @@ class ResultBuilder:
         present: Bools,
     ) -> None:
         """Finish and store one window's features from its partials and ``EVENT_TIME_MAX``."""
-        results = finish_window(self.view, features, merged, as_of_ms)
+        own_events = None if self._own is None else self._own.part(target)
+        results = finish_window(self.view, features, merged, as_of_ms, own_events)
         for feature, finished in zip(features, results, strict=True):
-            self._put(feature, target, finished, present)
+            is_known = present
+            if own_events is not None and feature.aggregate.counts_own_event:
+                is_known = present | own_events.member
+            self._put(feature, target, finished, is_known)
 
     def results(self) -> JoinResult:
         """Return all results."""
         columns, statuses = {}, {}
-        present = self._status == Status.PRESENT
+        of_entities = self._status
+        of_events = of_entities
+        if self._own is not None:
+            # no entity with an event is unknown or expired
+            of_events = np.where(self._own.member, np.int8(Status.PRESENT), of_entities)
         for window, features in self._windows.items():
-            seen = present & ~self._empty[window] if window in self._empty else present
             for feature in features:
                 name = feature.name
+                status = of_events if feature.aggregate.counts_own_event else of_entities
+                valid = present = status == Status.PRESENT
+                if window in self._empty and not self._empty_values[name].mask[0]:
+                    valid = present & ~self._empty[window]
                 null, ill = self._nulls.get(name), self._ill.get(name)
-                valid = present if self._empty_values[name].mask[0] else seen
                 columns[name] = Column(self._values[name], valid if null is None else valid & ~null)
-                statuses[name] = self._status
+                statuses[name] = status
                 if ill is not None:
-                    statuses[name] = np.where(ill, np.int8(Status.ILL_CONDITIONED), self._status)
+                    statuses[name] = np.where(ill, np.int8(Status.ILL_CONDITIONED), status)
         return JoinResult(columns, statuses)
 
     def _put(

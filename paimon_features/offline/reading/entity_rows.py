@@ -11,7 +11,7 @@ import pyarrow as pa
 from paimon_features.core.process.closeable import Closeable
 from paimon_features.core.types.array_types import Array, Ints
 from paimon_features.core.types.schema import DataType
-from paimon_features.offline.inputs.checked_columns import event_times, key_columns
+from paimon_features.offline.inputs.checked_columns import event_times
 from paimon_features.offline.inputs.row_source import RowSource
 from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.offline.reading.view_reads import ViewRead, arrow_width
@@ -36,7 +36,7 @@ class EntityRows(Closeable):
         check: Callable[[pa.Schema], None],
         hashed: bool = False,
     ) -> None:
-        self.schema = source.schema
+        self.schema, self.reads, self.event_reads = source.schema, reads, source.event_reads
         check(self.schema)
         self._slots = _slots(reads)
         given = arrow_width(self.schema) if source.table is None else 0
@@ -92,11 +92,11 @@ class EntityRows(Closeable):
         return self._chunks[chunk] if self._rows is None else self._rows.read(chunk)
 
     def keys(self, chunk: int, read: ViewRead) -> tuple[pa.Table, Ints]:
-        """Return the key columns of a chunk in the types of the view's entity, and the times."""
+        """Return the ``row_columns`` of a chunk, in the types of the view, and the times."""
         table = self._keys[chunk] if self._key_spill is None else self._key_spill.read(chunk)
-        names = [self._slots[key, kind.text] for key, kind in read.keys.items()]
+        names = [self._slots[name, kind.text] for name, kind in read.row_columns.items()]
         times: Array = table.column("q").to_numpy()
-        return table.select(names).rename_columns(list(read.keys)), times
+        return table.select(names).rename_columns(list(read.row_columns)), times
 
     def close(self) -> None:
         """Release spilled data."""
@@ -108,9 +108,9 @@ class EntityRows(Closeable):
         first = self.starts[-1]
         columns: dict[str, pa.ChunkedArray] = {"q": pa.array(event_times(chunk, first))}
         for read in reads:
-            typed = key_columns(chunk, read.keys, read.entity)
-            for key, kind in read.keys.items():
-                columns[self._slots[key, kind.text]] = typed.column(key)
+            typed = read.typed_rows(chunk)
+            for name, kind in read.row_columns.items():
+                columns[self._slots[name, kind.text]] = typed.column(name)
         keys = pa.table(columns)
         if self.chunks == 0:
             self._chunks, self._keys = [chunk], [keys]
@@ -130,9 +130,9 @@ class EntityRows(Closeable):
 
 
 def _slots(reads: Sequence[ViewRead]) -> Mapping[tuple[str, str], str]:
-    """Return a column per (key, type) pair of the entities."""
+    """Return a column per (name, type) pair of the keys and of the columns of events."""
     kinds: dict[tuple[str, str], DataType] = {
-        (key, kind.text): kind for read in reads for key, kind in read.keys.items()
+        (key, kind.text): kind for read in reads for key, kind in read.row_columns.items()
     }
     return {pair: f"key {number}" for number, pair in enumerate(kinds)}
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.core.columns.column import numpy_type
+from paimon_features.core.columns.column import Column, numpy_type
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.types.schema import DataType
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
+from paimon_features.definitions.event_partials import event_columns
+from paimon_features.definitions.own_events import EventReads, OwnEvents
 from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.offline.inputs.checked_columns import event_table, key_columns
 from paimon_features.offline.joins.entity_codes import EntityCodes, distinct
 from paimon_features.offline.joins.newest_version import NewestVersionJoin
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin, tile_range
@@ -24,6 +28,8 @@ from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.reading.uncut_days import UncutDays
 from paimon_features.tiles.rollups import Rollups
 
+_OWN = "event column "
+"""Begins the names of the columns of a row's own event, behind its keys."""
 _OBJECT_BYTES = 80
 """Bytes of a text or decimal as a Python object, with its reference."""
 _SORTED_BYTES = 140
@@ -131,9 +137,22 @@ class ViewRead(ABC):
     rollups: Rollups | None = None
     """Rolled-up tiles of complete days, if any."""
 
+    @property
+    def row_columns(self) -> Mapping[str, DataType]:
+        """Columns of the entity rows that the join uses: the keys, and those of their events."""
+        return self.keys
+
+    def typed_rows(self, rows: pa.Table) -> pa.Table:
+        """Return the ``row_columns`` of entity rows; RequestError for one of another type."""
+        return key_columns(rows, self.keys, self.entity)
+
+    def of_events(self, reads: EventReads) -> ViewRead:
+        """Return this read for entity rows that are events of a request's source."""
+        return self
+
     @abstractmethod
     def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
-        """Return the join of these rows; ``keys`` in the types of the entity."""
+        """Return the join of these rows, which are their ``row_columns``."""
 
     @abstractmethod
     def needs(self, memory_bytes: int = 0) -> ReadRequirements:
@@ -151,7 +170,7 @@ class ViewRead(ABC):
     @property
     def row_bytes(self) -> int:
         """Approximate bytes per row during the join."""
-        keys = sum(3 * width(kind) for kind in self.keys.values())
+        keys = sum(3 * width(kind) for kind in self.row_columns.values())
         return _SORTED_BYTES + keys + self.result_bytes + sum(map(width, self.types.values()))
 
     @property
@@ -165,7 +184,11 @@ class ViewRead(ABC):
 
 
 class FeatureViewRead(ViewRead):
-    """A feature view: tiles, and raw events where a window starts or ends within a tile."""
+    """A feature view: tiles, and raw events where a window starts or ends within a tile.
+
+    ``counts_rows`` is true where the entity rows are events of the view's source, each of which
+    counts itself (``own_events``).
+    """
 
     view: CompiledView
 
@@ -178,14 +201,53 @@ class FeatureViewRead(ViewRead):
         events: Pin,
         rollups: Rollups | None = None,
     ) -> None:
+        self.counts_rows = False
         self.view, self.features, self.buckets = view, tuple(features), record.buckets
         self.name, self.keys, self.entity = view.name, view.keys, view.entity.name
         self.types = {f.name: f.type for f in features}
         self.event_time = view.source.event_time
         self.tiles, self.events, self.rollups = tiles, events, rollups
 
+    def of_events(self, reads: EventReads) -> FeatureViewRead:
+        out = copy(self)
+        out.counts_rows = reads.source.name == self.view.source.name
+        return out
+
+    @property
+    def row_columns(self) -> Mapping[str, DataType]:
+        if not self.counts_rows:
+            return self.keys
+        schema = self.view.source.schema
+        return {**self.keys, **{_OWN + name: schema[name] for name in event_columns(self.view)}}
+
+    def typed_rows(self, rows: pa.Table) -> pa.Table:
+        keys = super().typed_rows(rows)
+        if not self.counts_rows:
+            return keys
+        events = event_table(self.view, rows)
+        for name in events.column_names:
+            keys = keys.append_column(_OWN + name, events.column(name))
+        return keys
+
+    def untyped_rows(self, rows: pa.Table) -> pa.Table:
+        """Return entity rows of which ``typed_rows`` returns these."""
+        names = {name.removeprefix(_OWN): name for name in self.row_columns}
+        return rows.select(list(names.values())).rename_columns(list(names))
+
+    def own_events(self, rows: pa.Table) -> OwnEvents | None:
+        """Return the events of rows (their ``row_columns``); None where they are not counted."""
+        if not self.counts_rows:
+            return None
+        columns = {
+            name: Column.from_arrow(rows.column(_OWN + name)) for name in event_columns(self.view)
+        }
+        return OwnEvents(self.view, columns, columns[self.event_time].values)
+
     def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
-        return _FeatureViewJoin(self.view, self.features, keys, as_of_ms)
+        own_events = self.own_events(keys)
+        return _FeatureViewJoin(
+            self.view, self.features, keys.select(list(self.keys)), as_of_ms, own_events
+        )
 
     def needs(self, memory_bytes: int = 0) -> ReadRequirements:
         return _TileRequirements(self, memory_bytes)
@@ -197,7 +259,11 @@ class FeatureViewRead(ViewRead):
             "aggregate": repr(compiled.aggregate),
             "window": compiled.window.to_document(),
             "ttl_ms": self.view.ttl_ms,
+            **({"counts_own_event": True} if self._counts_own(compiled) else {}),
         }
+
+    def _counts_own(self, feature: CompiledFeature) -> bool:
+        return self.counts_rows and feature.aggregate.counts_own_event
 
     def table_bytes(self) -> tuple[int, int]:
         needed = {name for f in self.features for name in f.partials}
@@ -343,5 +409,5 @@ def arrow_width(schema: pa.Schema) -> int:
 
 def empty_join(read: ViewRead) -> ViewJoin:
     """Return a join without rows, to find the columns that joins of this view need."""
-    schema = pa.schema([pa.field(name, kind.arrow) for name, kind in read.keys.items()])
+    schema = pa.schema([pa.field(name, kind.arrow) for name, kind in read.row_columns.items()])
     return read.join(schema.empty_table(), np.zeros(0, np.int64))

@@ -64,10 +64,11 @@ class FeatureClient(Closeable):
     def get_online_features(
         self,
         features_or_service: str | Sequence[str],
-        entities: Mapping[str, Any],
+        entities: Mapping[str, Any] | None = None,
         as_of_ms: int | None = None,
         request: Mapping[str, Any] | None = None,
         full_feature_names: bool = False,
+        event: Mapping[str, Any] | None = None,
     ) -> FeatureReply:
         """Return the features of some entities.
 
@@ -75,7 +76,8 @@ class FeatureClient(Closeable):
         ``entities`` maps each key column to the values, all of one length; ``request`` each
         request input to one value, or to one for each entity. ``as_of_ms`` is the time of the read
         (UTC ms), the server's clock by default. With ``full_feature_names`` a feature is named
-        ``<view>__<feature>``.
+        ``<view>__<feature>``. A service with ``request=`` takes an ``event`` instead of entities,
+        time and inputs: a value for each column of its source that the features use.
 
         Raises
         ------
@@ -90,7 +92,7 @@ class FeatureClient(Closeable):
         """
         return self._run(
             self._core.get_online_features(
-                features_or_service, entities, as_of_ms, request, full_feature_names
+                features_or_service, entities, as_of_ms, request, full_feature_names, event
             )
         )
 
@@ -174,15 +176,16 @@ class AsyncFeatureClient:
     async def get_online_features(
         self,
         features_or_service: str | Sequence[str],
-        entities: Mapping[str, Any],
+        entities: Mapping[str, Any] | None = None,
         as_of_ms: int | None = None,
         request: Mapping[str, Any] | None = None,
         full_feature_names: bool = False,
+        event: Mapping[str, Any] | None = None,
     ) -> FeatureReply:
         """See ``FeatureClient.get_online_features``."""
         return await self._run(
             self._core.get_online_features(
-                features_or_service, entities, as_of_ms, request, full_feature_names
+                features_or_service, entities, as_of_ms, request, full_feature_names, event
             )
         )
 

@@ -108,16 +108,18 @@ class ClientCore:
     def get_online_features(
         self,
         features_or_service: str | Sequence[str],
-        entities: Mapping[str, Any],
+        entities: Mapping[str, Any] | None,
         as_of_ms: int | None,
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
+        event: Mapping[str, Any] | None,
     ) -> Steps[FeatureReply]:
         """Read features; rows in the cache are not requested."""
         full = ClientRequest.of(
-            features_or_service, entities, as_of_ms, request, full_feature_names
+            features_or_service, entities, as_of_ms, request, full_feature_names, event
         )
-        cached = None if self._rows is None else self._rows.look_up(self.url, full)
+        rows = self._rows if event is None else None
+        cached = None if rows is None else rows.look_up(self.url, full)
         missing = full if cached is None else cached.missing
         if missing is None:
             assert cached is not None

@@ -30,6 +30,8 @@ class FeatureReply:
     event_timestamps: Mapping[str, list[str]] = field(repr=False)
     freshness: Mapping[str, Freshness]
     request_id: str | None = None
+    own_event: Mapping[str, str] | None = None
+    """How each view of its source handles the event of the request; None without one."""
 
     @property
     def features(self) -> list[str]:
@@ -66,7 +68,7 @@ class FeatureReply:
 def reply_of(
     document: Mapping[str, Any], keys: Sequence[str], request_id: str | None
 ) -> FeatureReply:
-    """Parse a JSON document; ``keys`` are the entity keys of the request.
+    """Parse a JSON document; ``keys`` are the entity keys of the request, unless it had an event.
 
     Raises
     ------
@@ -74,6 +76,7 @@ def reply_of(
         For a document of another form.
     """
     metadata, results = document["metadata"], document["results"]
+    keys = metadata.get("entity_keys", keys)
     columns: dict[str, list[Any]] = {}
     statuses: dict[str, list[str]] = {}
     times: dict[str, list[str]] = {}
@@ -87,7 +90,10 @@ def reply_of(
         view: Freshness(*(document[part.name] for part in fields(Freshness)))
         for view, document in metadata["freshness"].items()
     }
-    return FeatureReply(metadata["as_of_ms"], columns, statuses, times, freshness, request_id)
+    return FeatureReply(
+        metadata["as_of_ms"], columns, statuses, times, freshness, request_id,
+        metadata.get("own_event"),
+    )  # fmt: skip
 
 
 def _times_ms(texts: Sequence[str]) -> list[int | None]:

@@ -14,7 +14,10 @@ from paimon_features.core.errors import RequestError
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """Features of some entities: one of ``features`` and ``service``, and a list for each key."""
+    """Features of some entities: one of ``features`` and ``service``, and a list for each key.
+
+    With an ``event``, which a service takes, there are no entities, inputs and time.
+    """
 
     features: tuple[str, ...] | None
     service: str | None
@@ -22,23 +25,30 @@ class ClientRequest:
     as_of_ms: int | None
     inputs: Mapping[str, Any]
     full_feature_names: bool
+    event: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
         cls,
         features_or_service: str | Sequence[str],
-        entities: Mapping[str, Any],
+        entities: Mapping[str, Any] | None,
         as_of_ms: int | None,
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
+        event: Mapping[str, Any] | None = None,
     ) -> ClientRequest:
         """Return a request from the arguments of the clients' methods.
 
         Raises
         ------
         RequestError
-            For columns of different lengths, or that are not sequences.
+            For columns of different lengths, or that are not sequences; for entities and an event.
         """
+        if (entities is None) == (event is None):
+            raise RequestError("expected either entities= or event=")
+        if event is not None and not (as_of_ms is None and request is None):
+            raise RequestError("an event has the time and the request inputs; leave them out")
+        entities = entities or {}
         columns = {name: as_list(name, values) for name, values in entities.items()}
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
@@ -61,6 +71,7 @@ class ClientRequest:
             as_of_ms,
             inputs,
             full_feature_names,
+            None if event is None else {name: as_input(value) for name, value in event.items()},
         )
 
     @property
@@ -99,6 +110,8 @@ class ClientRequest:
             For a value that JSON has no form for: NaN, an infinity, an object.
         """
         document = {**self.fields(), "entities": self.entities}
+        if self.event is not None:
+            document = {**self.fields(), "event": self.event}
         if self.inputs:
             document["request"] = self.inputs
         try:

@@ -156,6 +156,8 @@ class DirectRead:
 
     def _values(self, query: FeatureQuery) -> list[Any] | None:
         """Return the values of the key column, not empty; None for what the core does not take."""
+        if query.inputs or query.events is not None:
+            return None
         values: Any = query.entities.get(self.key)
         if type(values) is not list:
             if (
@@ -166,7 +168,7 @@ class DirectRead:
             ):
                 return None
             values = values.to_numpy().tolist()
-        return values if values and not query.inputs else None
+        return values or None
 
     def freshness(self, markers: Sequence[Marker]) -> BucketFreshness:
         """Return the freshness of buckets with these markers."""

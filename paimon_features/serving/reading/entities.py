@@ -18,6 +18,11 @@ from paimon_features.online.store.keys import check_lengths, entity_bytes, key_a
 
 _DAY_0 = dt.date(1970, 1, 1)
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
+_PLACEHOLDERS: Mapping[str, Any] = {
+    "int32": 0, "int64": 0, "string": "", "bool": False, "date": _DAY_0,
+}  # fmt: skip
+_NO_ENTITY = b"\\null"
+"""Where a key is null: no entity is encoded like this, as a backslash is always escaped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +56,26 @@ def entity_keys(keys: Mapping[str, DataType], entities: Mapping[str, object]) ->
         has_arrow = any(values is None for values in plain.values())
         parsed = (_of_arrow if has_arrow else _of_plain)(keys, entities)
     return parsed
+
+
+def keys_of_events(keys: Mapping[str, DataType], events: Mapping[str, object]) -> EntityKeys:
+    """Return the entities that the columns of events name; one with a null key has no record."""
+    values = {name: plain_list(events[name]) or [] for name in keys}
+    null = [None in row for row in zip(*values.values(), strict=True)]
+    if not any(null):
+        return entity_keys(keys, events)
+    filled = {
+        name: [
+            _PLACEHOLDERS[kind.text] if is_null else value
+            for value, is_null in zip(values[name], null, strict=True)
+        ]
+        for name, kind in keys.items()
+    }
+    of_filled = entity_keys(keys, filled)
+    encoded = [
+        _NO_ENTITY if is_null else one for one, is_null in zip(of_filled.encoded, null, strict=True)
+    ]
+    return EntityKeys(values, of_filled.parts, encoded)
 
 
 def _of_plain(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:

@@ -25,6 +25,7 @@ from paimon_features.core.times.clock import Clock, now_ms
 from paimon_features.core.types.statuses import Status
 from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.definitions import CompiledView, Output, Selection
+from paimon_features.definitions.own_events import RequestEvents
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.reading.entities import EntityKeys
 from paimon_features.serving.reading.query import FeatureQuery
@@ -121,6 +122,18 @@ class FeatureFetcher:
         """
         query = FeatureQuery(Selection.of(refs), entities, as_of_ms, request)
         query.check_types()
+        return self._get(query)
+
+    def get_event(self, refs: Sequence[Output], event: RequestEvents) -> OnlineResponse:
+        """Return the features as of one event, which is counted where it is a member.
+
+        Raises
+        ------
+        As ``get``.
+        """
+        return self._get(FeatureQuery.of_event(Selection.of(refs), event))
+
+    def _get(self, query: FeatureQuery) -> OnlineResponse:
         [answer] = self.get_many([query])
         if isinstance(answer, PaimonFeaturesError):
             raise answer
@@ -168,7 +181,7 @@ class FeatureFetcher:
         self, queries: Sequence[FeatureQuery], clock_ms: int, first: FirstRead | None
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
         results: Results = {}
-        groups: dict[tuple[SelectionPlan, int], QueryGroup] = {}
+        groups: dict[tuple[SelectionPlan, int, bool], QueryGroup] = {}
         for number, query in enumerate(queries):
             as_of_ms = clock_ms if query.as_of_ms is None else query.as_of_ms
             try:
@@ -177,9 +190,10 @@ class FeatureFetcher:
             except PaimonFeaturesError as error:
                 results[number] = error
                 continue
-            group = groups.get((plan, as_of_ms))
+            kind = plan, as_of_ms, query.events is not None
+            group = groups.get(kind)
             if group is None:
-                group = groups[plan, as_of_ms] = QueryGroup(plan, as_of_ms)
+                group = groups[kind] = QueryGroup(plan, as_of_ms)
             group.queries.append(resolved)
         if groups:
             try:

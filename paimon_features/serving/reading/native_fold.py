@@ -16,6 +16,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,7 @@ from paimon_features.definitions.aggregates import (
 )
 from paimon_features.definitions.aggregates.basic import EXACT_FLOAT
 from paimon_features.definitions.finishing import FeatureColumn, FinishGroup
+from paimon_features.definitions.own_events import OwnEvents
 from paimon_features.online.store.codec import RecordLayout
 from paimon_features.serving.reading.window_features import (
     Borders,
@@ -406,13 +408,18 @@ class NativeFold:
             for name, i, is_float in self.in_order
         }
 
-    def values(self, folded: Folded, as_of_ms: int, null: Bools | None) -> dict[str, FeatureColumn]:
-        """Return the features by name; ``null`` is where the entity is unknown or expired."""
+    def values(
+        self, folded: Folded, as_of_ms: int, null: Bools | None, own_events: OwnEvents | None = None
+    ) -> dict[str, FeatureColumn]:
+        """Return the features by name; ``null`` is where the entity is unknown or expired, and
+        ``own_events`` are the events of the requests, one per row."""
         words, valid = folded.words, folded.flat.view(np.bool_)
         floats = words.view(np.float64)
         out: dict[str, FeatureColumn] = {}
         too_large: list[CompiledFeature] = []
         for i, feature in enumerate(self._features):
+            if own_events is not None and feature.aggregate.counts_own_event:
+                continue
             flag = folded.flags[i]
             if flag & _TOO_LARGE:
                 if feature.name not in self._is_left:
@@ -422,11 +429,26 @@ class NativeFold:
             column = Column(values, valid[i] if flag & _HAS_NULL else None)
             out[feature.name] = FeatureColumn(column, None)
         for group in (*self._left, *FinishGroup.of(too_large, self._place)):
-            out.update(self._finish(group, folded, as_of_ms, null))
+            if own_events is None or not group.aggregate.counts_own_event:
+                out.update(self._finish(group, folded, as_of_ms, null, None))
+        if own_events is not None:
+            for group in self._counting_own:
+                out.update(self._finish(group, folded, as_of_ms, null, own_events))
         return out
 
+    @cached_property
+    def _counting_own(self) -> list[FinishGroup]:
+        """The features that count the event of a request, which their aggregates finish."""
+        counting = [f for f in self._features if f.aggregate.counts_own_event]
+        return FinishGroup.of(counting, self._place)
+
     def _finish(
-        self, group: FinishGroup, folded: Folded, as_of_ms: int, null: Bools | None
+        self,
+        group: FinishGroup,
+        folded: Folded,
+        as_of_ms: int,
+        null: Bools | None,
+        own_events: OwnEvents | None,
     ) -> Iterator[tuple[str, FeatureColumn]]:
         """Let the aggregate finish features from the merged partials."""
         tile_ms, first = self._view.tile_ms, len(self._features)
@@ -441,7 +463,7 @@ class NativeFold:
                 values = values.view(np.float64)
             valid = folded.flat[places].ravel().view(np.bool_)
             columns.append(Column(values, None if valid.all() else valid))
-        return group.finish(self._view, columns, as_of_ms, read_ms, newest_end_ms, null)
+        return group.finish(self._view, columns, as_of_ms, read_ms, newest_end_ms, null, own_events)
 
     def _weights(self, half_life_ms: int, count: int) -> Floats:
         """Return the weight of a cell whose tile ended so many tiles before the newest one."""

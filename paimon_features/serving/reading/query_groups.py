@@ -10,8 +10,9 @@ from paimon_features.core.columns.column import Column
 from paimon_features.core.errors import PaimonFeaturesError, RequestError, StoreNotReadyError
 from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.definitions import Selection
+from paimon_features.definitions.own_events import RequestEvents
 from paimon_features.definitions.request import request_columns
-from paimon_features.serving.reading.entities import EntityKeys, entity_keys
+from paimon_features.serving.reading.entities import EntityKeys, entity_keys, keys_of_events
 from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.reading.view_results import ViewPlan, check_time, result_batch
 from paimon_features.serving.reading.view_rows import FreshnessLookup, ViewRows
@@ -121,9 +122,8 @@ class ResolvedQuery:
         """Return the entities of a view, encoded once for all views of the same keys."""
         keys = self._entities.get(variant.kind)
         if keys is None:
-            keys = self._entities[variant.kind] = entity_keys(
-                variant.view.keys, self.query.entities
-            )
+            encode = entity_keys if self.query.events is None else keys_of_events
+            keys = self._entities[variant.kind] = encode(variant.view.keys, self.query.entities)
         return keys
 
     @property
@@ -140,7 +140,7 @@ class ResolvedQuery:
 
 
 class QueryGroup:
-    """Queries of one selection and one time.
+    """Queries of one selection and one time, all with an event or all by keys.
 
     ``choose_definitions`` determines what can be read. ``placed`` has the rows of each view, and
     the row of the first query's first entity among them. ``compute`` computes the responses.
@@ -203,6 +203,9 @@ class QueryGroup:
 
     def _responses(self, queries: Sequence[ResolvedQuery], clock_ms: int) -> Results:
         first, stop = queries[0].offset, queries[-1].offset + queries[-1].rows
+        events = [one.query.events for one in queries if one.query.events is not None]
+        requested = RequestEvents.concat(events) if events else None
+        own_states: dict[str, list[str]] = {}
         view_results, fresh, reads = {}, {}, {}
         for name, plan in self.views.items():
             rows, start = self.placed[name]
@@ -211,7 +214,12 @@ class QueryGroup:
             fresh[name] = freshness = FreshnessLookup(view, part, clock_ms)
             folded = plan.fold(part, self.as_of_ms, freshness.stale)
             check_time(view, part, folded, self.as_of_ms, clock_ms)
-            view_results[name] = result = plan.compute(part, folded, self.as_of_ms, freshness.stale)
+            own_events = None if requested is None else requested.of_view(view)
+            if own_events is not None:
+                own_states[name] = own_events.states
+            view_results[name] = result = plan.compute(
+                part, folded, self.as_of_ms, freshness.stale, own_events
+            )
             reads[name] = ViewProvenance(
                 view,
                 rows.epoch.name,
@@ -236,9 +244,11 @@ class QueryGroup:
             begin = one.offset - first
             end = begin + one.rows
             worst_freshness = {name: of.of(begin, end) for name, of in fresh.items()}
-            out[one.number] = OnlineResponse(
+            out[one.number] = response = OnlineResponse(
                 batch, begin, end, one.columns(variants), worst_freshness
             )
+            if one.query.events is not None:
+                response.own_event = {name: states[begin] for name, states in own_states.items()}
         return out
 
 

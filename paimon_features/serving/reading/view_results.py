@@ -16,6 +16,7 @@ from paimon_features.core.types.statuses import Status
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef, Selection
 from paimon_features.definitions.aggregates.fold import NEVER_MS
 from paimon_features.definitions.finishing import FeatureColumn, entity_statuses
+from paimon_features.definitions.own_events import OwnEvents
 from paimon_features.definitions.selection import Codes
 from paimon_features.online.store.expiry import may_miss_records
 from paimon_features.serving.reading.native_fold import Folded, NativeFold, split_features
@@ -37,6 +38,7 @@ class ViewPlan:
 
     def __init__(self, variant: ViewVariant, features: Sequence[CompiledFeature]) -> None:
         self.variant = variant
+        self._features = tuple(features)
         self.types = {feature.name: feature.type for feature in features}
         native, rest = split_features(variant.view, features)
         self._native = (
@@ -88,9 +90,16 @@ class ViewPlan:
         return self._native.fold(part.found, part.start, part.stop, as_of_ms, codes)
 
     def compute(
-        self, part: RowRange, folded: Folded | None, as_of_ms: int, stale: set[int]
+        self,
+        part: RowRange,
+        folded: Folded | None,
+        as_of_ms: int,
+        stale: set[int],
+        own_events: OwnEvents | None = None,
     ) -> ViewResult:
         """Compute the features of these rows from what ``fold`` returned.
+
+        ``own_events`` are the events of the requests, one per row, in a view of their source.
 
         Raises
         ------
@@ -98,15 +107,43 @@ class ViewPlan:
             If a record is corrupt.
         """
         if folded is None or self._native is None:
-            return self._by_numpy(part, as_of_ms, stale)
-        if self._rest is None:
+            return self._by_numpy(part, as_of_ms, stale, own_events)
+        if self._rest is None and own_events is None:
             return self.of_folded(folded, as_of_ms)
         null = _no_value(folded.codes)
-        values = self._native.values(folded, as_of_ms, null)
-        decoded = part.decoded
-        cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
-        values |= self._rest.values(cells, as_of_ms, null)
-        return self._ordered(values, folded)
+        values = self._native.values(folded, as_of_ms, null, own_events)
+        if self._rest is not None:
+            decoded = part.decoded
+            cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
+            values |= self._rest.values(cells, as_of_ms, null, own_events)
+        result = self._ordered(values, folded)
+        return (
+            result
+            if own_events is None
+            else self._with_own(result, folded.codes, part, stale, own_events)
+        )
+
+    def _with_own(
+        self,
+        result: ViewResult,
+        codes: Codes,
+        part: RowRange,
+        stale: set[int],
+        own_events: OwnEvents,
+    ) -> ViewResult:
+        """Return the result with the statuses of features that count an event: no entity with an
+        event is unknown or expired."""
+        present = [Status.STALE if bucket in stale else Status.PRESENT for bucket in part.bucket_of]
+        counted = own_events.member & ((codes == Status.MISSING) | (codes == Status.EXPIRED))
+        if not counted.any():
+            return result
+        statuses = dict(result.codes)
+        for feature in self._features:
+            if feature.aggregate.counts_own_event:
+                plain = statuses[feature.name]
+                is_ill = plain == Status.ILL_CONDITIONED
+                statuses[feature.name] = np.where(counted & ~is_ill, present, plain).astype(np.int8)
+        return ViewResult(result.values, statuses, result.newest, result.snapshots)
 
     def of_folded(self, folded: Folded, as_of_ms: int) -> ViewResult:
         """Return the features of what was folded, where the core computes something of each."""
@@ -123,14 +160,20 @@ class ViewPlan:
         ordered = {name: found[name] for name in self.types}
         return ViewResult.of(ordered, folded.codes, folded.newest, folded.snapshots)
 
-    def _by_numpy(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
+    def _by_numpy(
+        self, part: RowRange, as_of_ms: int, stale: set[int], own_events: OwnEvents | None
+    ) -> ViewResult:
         view, layout, decoded = self.variant.view, self.variant.layout, part.decoded
         records = decoded.records
         newest = decoded.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
         codes = _codes(view, part, newest, as_of_ms, stale)
         cells = WindowCells(layout, records.cells, decoded.offsets)
-        values = self._all.values(cells, as_of_ms, _no_value(codes))
-        return ViewResult.of(values, codes, newest, decoded.spread(records.headers["snapshot"]))
+        values = self._all.values(cells, as_of_ms, _no_value(codes), own_events)
+        snapshots = decoded.spread(records.headers["snapshot"])
+        result = ViewResult.of(values, codes, newest, snapshots)
+        return (
+            result if own_events is None else self._with_own(result, codes, part, stale, own_events)
+        )
 
 
 def _no_value(codes: Codes) -> Bools | None:

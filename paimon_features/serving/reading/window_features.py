@@ -30,6 +30,7 @@ from paimon_features.core.windows import Window, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.definitions.aggregates.range_folds import FoldPlan, RangeFolds
 from paimon_features.definitions.finishing import FeatureColumn, FinishGroup
+from paimon_features.definitions.own_events import OwnEvents
 from paimon_features.online.store.codec import LIFETIME_KEY, Cells, RecordLayout, Records, cell_key
 
 _KNOWN = 64
@@ -192,10 +193,14 @@ class WindowFeatures:
         return None if folded == group.windows else [folded.index(w) for w in group.windows]
 
     def values(
-        self, cells: WindowCells, as_of_ms: int, null: Bools | None
+        self,
+        cells: WindowCells,
+        as_of_ms: int,
+        null: Bools | None,
+        own_events: OwnEvents | None = None,
     ) -> dict[str, FeatureColumn]:
         """Return the features at ``as_of_ms`` by name, one value per row, and nothing where
-        ``null``.
+        ``null``, unless an event of a request (``own_events``) is counted there.
 
         Raises
         ------
@@ -203,12 +208,12 @@ class WindowFeatures:
             For a stored text or sketch that cannot be decoded.
         """
         try:
-            return self._values(cells, as_of_ms, null)
+            return self._values(cells, as_of_ms, null, own_events)
         except DamagedValueError as error:
             raise cells.damaged(f"a stored value cannot be decoded ({error})") from error
 
     def _values(
-        self, cells: WindowCells, as_of_ms: int, null: Bools | None
+        self, cells: WindowCells, as_of_ms: int, null: Bools | None, own_events: OwnEvents | None
     ) -> dict[str, FeatureColumn]:
         rows = len(cells)
         folds = cells.folds(self._borders(as_of_ms))
@@ -221,7 +226,9 @@ class WindowFeatures:
             columns = [_of_windows(merged[name], of, rows) for name, of in places_of.items()]
             ends_ms = newest_end_ms[group.windows]
             out.update(
-                group.finish(self._view, columns, as_of_ms, read_ms[group.windows], ends_ms, null)
+                group.finish(
+                    self._view, columns, as_of_ms, read_ms[group.windows], ends_ms, null, own_events
+                )
             )
         return out
 

@@ -49,7 +49,8 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
     Feast writes, ``metadata`` has ``as_of_ms`` and ``freshness`` (per view: ``applied_snapshot``
     and
     the other fields of ``Freshness``), and a result has ``detailed_statuses``, our own names,
-    where they say more than Feast's: STALE, and ILL_CONDITIONED.
+    where they say more than Feast's: STALE, and ILL_CONDITIONED. A read with an event has
+    ``own_event`` in ``metadata``, how each view of its source handles it, and ``entity_keys``.
 
     The event time of an interaction is the newest of its views. Of an entity key, and of an entity
     without events, it is 1970-01-01, as Feast has it.
@@ -63,11 +64,17 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
         parts = batch.rendered[_JsonColumns] = _JsonColumns(batch)
     names = names_json(batch.selection, tuple(batch.key_types), full_feature_names)
     fresh = b",".join([freshness_json(view, of) for view, of in response.freshness.items()])
+    own_event = b""
+    if response.own_event is not None:
+        entity_keys = _encode([*batch.key_types])
+        own_event = b',"entity_keys":%b,"own_event":%b' % (entity_keys, _encode(response.own_event))
     opening = (
-        b'{"metadata":{"feature_names":%b,"as_of_ms":%d,"freshness":{%b}},"results":[{"values":'
+        b'{"metadata":{"feature_names":%b,"as_of_ms":%d,"freshness":{%b}%b},"results":[{"values":'
     )
     keys = b'},{"values":'.join(_keys_json(response))
-    return parts.results(b"%b%b" % (opening % (names, batch.as_of_ms, fresh), keys), response)
+    return parts.results(
+        b"%b%b" % (opening % (names, batch.as_of_ms, fresh, own_event), keys), response
+    )
 
 
 def feature_names(selection: Selection, full: bool) -> list[str]:

@@ -73,7 +73,7 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     ``as_of_ms`` and ``freshness``.
     """
     parts = response.arrow_parts() or _plain_parts(response)
-    if parts is None:
+    if parts is None or response.own_event is not None:
         metadata = _json(_metadata(response))
         return _written(response, _schema(response.batch, full_feature_names), metadata)
     metadata = b'{"status_names":%b,"as_of_ms":%d,"freshness":{%b}}' % (
@@ -189,7 +189,14 @@ def _metadata(response: OnlineResponse) -> Mapping[str, Any]:
         "status_names": STATUS_NAMES,
         "as_of_ms": response.as_of_ms,
         "freshness": {view: asdict(of) for view, of in response.freshness.items()},
+        **_about_event(response),
     }
+
+
+def _about_event(response: OnlineResponse) -> Mapping[str, Any]:
+    if response.own_event is None:
+        return {}
+    return {"entity_keys": [*response.batch.key_types], "own_event": response.own_event}
 
 
 def _schema(batch: ResultBatch, full: bool) -> pa.Schema:

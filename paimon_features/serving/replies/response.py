@@ -91,6 +91,10 @@ class OnlineResponse:
 
     __slots__ = ("__dict__", "batch", "freshness", "keys", "start", "stop")
 
+    own_event: Mapping[str, str] | None = None
+    """How the event of the request is handled, by view of its source: ``counted``, ``not a member``
+    of the view, or ``skipped`` with the rule. None for a read by entity keys."""
+
     def __init__(
         self,
         batch: ResultBatch,

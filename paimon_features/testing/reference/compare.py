@@ -25,19 +25,23 @@ def differences(
     values: Mapping[str, Any],
     statuses: Mapping[str, str] | None = None,
     online: bool = False,
+    own_event: Event | None = None,
 ) -> list[str]:
     """Return the differences of ``values`` from the oracle; empty if there are none.
 
     ``events`` are all events of the entity, ``expected`` is the oracle's answer from them.
-    ``statuses``, if given, contains the status of each feature.
+    ``statuses``, if given, contains the status of each feature, and ``own_event`` is the event of
+    the request.
     """
     wrong = []
     rows = entered(view, events)
+    own_row = next(iter(entered(view, [] if own_event is None else [own_event])), None)
     for feature in view.compiled.features:
-        window = window_of(view, feature, rows, as_of_ms, online=online)
+        window = window_of(view, feature, rows, as_of_ms, online=online, own_event=own_row)
         got, wanted = values[feature.name], expected.values[feature.name]
         ill = feature.name in expected.ill_conditioned
-        status = "ILL_CONDITIONED" if ill else expected.status
+        present = "PRESENT" if feature.name in expected.counting else expected.status
+        status = "ILL_CONDITIONED" if ill else present
         if statuses is not None and statuses[feature.name] != status:
             if not undecided(feature.aggregate, window):
                 wrong.append(f"{feature.name}: status {statuses[feature.name]}, expected {status}")

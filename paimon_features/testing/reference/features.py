@@ -97,17 +97,33 @@ def holds(condition: Expression, event: Event) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    """The expected result of a read for one entity: its status, and a value for each feature."""
+    """The expected result of a read for one entity: its status, and a value for each feature.
+
+    ``counting`` are the features that count the event of the request, which are present.
+    """
 
     status: str
     values: dict[str, Any]
     ill_conditioned: frozenset[str] = frozenset()
+    counting: frozenset[str] = frozenset()
+
+
+READ_TIME = "__read_time"
+"""The column with the time of a row, which for the event of a request is that of the read."""
 
 
 def answer(
-    view: FeatureView, events: Sequence[Event], as_of_ms: int, *, online: bool = False
+    view: FeatureView,
+    events: Sequence[Event],
+    as_of_ms: int,
+    *,
+    online: bool = False,
+    own_event: Event | None = None,
 ) -> Answer:
     """Return the features of one entity at ``as_of_ms``, from all raw events of that entity.
+
+    ``own_event`` is the event of the request: where it enters the view, it is one more row of each
+    window, at the time of the read, and the entity is known.
 
     ``online`` includes the whole open tile, as an online read of sawtooth windows does: the tile
     that contains ``as_of_ms`` also counts events with a later event time that have arrived.
@@ -122,19 +138,26 @@ def answer(
     if compiled.ttl_ms is not None:
         known_from = min(known_from, horizon - compiled.ttl_ms)
     newest = max((row[time] for row in rows), default=None)
+    status = "PRESENT"
     if newest is None or newest < known_from:
-        return Answer("MISSING", nothing)
-    if compiled.ttl_ms is not None and newest < horizon - compiled.ttl_ms:
-        return Answer("EXPIRED", nothing)
-    values = {}
+        status = "MISSING"
+    elif compiled.ttl_ms is not None and newest < horizon - compiled.ttl_ms:
+        status = "EXPIRED"
+    own_row = next(iter(entered(view, [] if own_event is None else [own_event])), None)
+    counting = frozenset(
+        f.name for f in compiled.features if own_row and f.aggregate.counts_own_event
+    )
+    values = nothing
     ill = set()
     for feature in compiled.features:
-        value = feature_value(view, feature, rows, as_of_ms, online=online)
+        if status != "PRESENT" and feature.name not in counting:
+            continue
+        value = feature_value(view, feature, rows, as_of_ms, online=online, own_event=own_row)
         if isinstance(value, IllConditioned):
             ill.add(feature.name)
             value = None
         values[feature.name] = value
-    return Answer("PRESENT", values, frozenset(ill))
+    return Answer(status, values, frozenset(ill), counting)
 
 
 def feature_value(
@@ -144,9 +167,10 @@ def feature_value(
     as_of_ms: int,
     *,
     online: bool = False,
+    own_event: Event | None = None,
 ) -> Any:
     """Return one feature at ``as_of_ms`` from the entity's rows (derived columns included)."""
-    window = window_of(view, feature, rows, as_of_ms, online=online)
+    window = window_of(view, feature, rows, as_of_ms, online=online, own_event=own_event)
     kept, unmet = standing(view, window.rows)
     if unmet:
         return lessened(feature.aggregate, replace(window, rows=kept), replace(window, rows=unmet))
@@ -160,14 +184,24 @@ def window_of(
     as_of_ms: int,
     *,
     online: bool = False,
+    own_event: Event | None = None,
 ) -> WindowEvents:
-    """Return the rows of the entity that the aggregate of a feature uses at ``as_of_ms``."""
+    """Return the rows of the entity that the aggregate of a feature uses at ``as_of_ms``.
+
+    ``own_event`` is the event of the request, if it enters the view.
+    """
     time, scope, aggregate = view.source.event_time, view.compiled.scope, feature.aggregate
     chosen = members([row[time] for row in rows], as_of_ms, feature.window, online=online)
     inside = [rows[i] for i in chosen]
     newest_ms = max((row[time] for row in inside), default=0)
+    read_ms = read_time(feature.window, as_of_ms)
+    if own_event is not None and aggregate.counts_own_event:
+        # all at their time, and the event of the request at that of the read
+        inside = [{**row, READ_TIME: row[time]} for row in inside] + [
+            {**own_event, READ_TIME: read_ms}
+        ]
+        time, newest_ms = READ_TIME, read_ms
     if aggregate.where is not None:
         where = parse(aggregate.where, scope)
         inside = [row for row in inside if evaluate_row(where, row) is True]
-    read_ms = read_time(feature.window, as_of_ms)
     return WindowEvents(inside, time, scope, read_ms, feature.window_ms, newest_ms)

@@ -122,7 +122,8 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     ("surrogate", b'{"feature_service":"visiting_v1","entities":{"shop":["\\ud800"],'
      b'"day":["2011-01-26"]}}', 400, "malformed", ""),
     ("not an object", [], 422, "invalid_request", "Expected `object`"),
-    ("no entities", {"feature_service": "reading_v1"}, 422, "invalid_request", "`entities`"),
+    ("no entities", {"feature_service": "reading_v1"}, 422, "invalid_request",
+     "'entities' is empty"),
     ("entities empty", {"feature_service": "reading_v1", "entities": {}}, 422, "invalid_request",
      "a list of values for each entity key"),
     ("entities no lists", {"feature_service": "reading_v1", "entities": {"user": 1}},

@@ -45,26 +45,29 @@ class PredictRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     ``entities`` and ``request`` are those of a feature read, and so is ``as_of``. ``full`` adds the
     features to the reply, ``explain`` what each of them contributes. ``version`` requests one
-    version; otherwise the split decides by ``unit``, or by the first entity.
+    version; otherwise the split decides by ``unit``, or by the first entity. A model whose service
+    is read with an event takes ``event`` instead of ``entities``, ``request`` and ``as_of``.
     """
 
-    entities: dict[str, list[Scalar]]
+    entities: dict[str, list[Scalar]] | msgspec.UnsetType = msgspec.UNSET
     request: dict[str, Scalar | list[Scalar]] | msgspec.UnsetType | None = msgspec.UNSET
     as_of: int | msgspec.UnsetType | None = msgspec.UNSET
     full: bool | msgspec.UnsetType = msgspec.UNSET
     explain: bool | msgspec.UnsetType = msgspec.UNSET
     version: int | msgspec.UnsetType | None = msgspec.UNSET
     unit: str | msgspec.UnsetType | None = msgspec.UNSET
+    event: dict[str, Scalar | list[Scalar]] | msgspec.UnsetType = msgspec.UNSET
 
     def parsed(self) -> ParsedRequest:
         """Return as a read of features; which ones, the model says."""
         return ParsedRequest(
-            self.entities,
+            self.entities or {},
             self.request or {},
             (),
             None,
             False,
             None if self.as_of is msgspec.UNSET else self.as_of,
+            None if self.event is msgspec.UNSET else self.event,
         )
 
 
@@ -114,7 +117,13 @@ def decode_predict(body: bytes | bytearray, form: Format) -> PredictRequest:
         400 for bytes that are not of the format, 422 for invalid fields.
     """
     request = _predict_json(body) if form is Format.JSON else _predict_pack(body)
-    if not request.entities:
+    if request.event is not msgspec.UNSET:
+        others = {"entities": request.entities, "request": request.request, "as_of": request.as_of}
+        if given := [name for name, value in others.items() if value is not msgspec.UNSET]:
+            raise invalid_request(
+                f"both 'event' and {given[0]!r}; an event has the keys and the time"
+            )
+    elif not request.entities:
         raise invalid_request("'entities' is empty; expected a list of values for each entity key")
     if request.unit and len(request.unit) > 1_000:
         raise invalid_request(
@@ -129,7 +138,8 @@ def _predict_json(body: bytes | bytearray) -> PredictRequest:
         request: PredictRequest = _PREDICT_JSON.decode(body)
         unset = msgspec.UNSET
         fields = sum(getattr(request, name) is not unset for name in request.__struct_fields__)
-        if repeats_no_key(body, fields + len(request.entities) + len(request.request or {})):
+        maps = (request.entities, request.request, request.event)
+        if repeats_no_key(body, fields + sum(len(columns or {}) for columns in maps)):
             return request
     document = parse(body)
     try:
@@ -141,7 +151,7 @@ def _predict_json(body: bytes | bytearray) -> PredictRequest:
 def _predict_pack(body: bytes | bytearray) -> PredictRequest:
     try:
         fields = fields_of(body, "the MessagePack body")
-        for name in ("entities", "request"):
+        for name in ("entities", "request", "event"):
             with suppress(msgspec.ValidationError):  # it is no map: reported below
                 if name in fields:
                     fields_of(fields[name], f"the MessagePack body: {name!r}")

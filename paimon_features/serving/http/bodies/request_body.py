@@ -36,15 +36,18 @@ class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     Exactly one of ``features`` and ``feature_service`` is given. ``entities`` has a list for each
     entity key; as with Feast, it may contain request inputs, too. ``request`` has each request
     input, one value or a list. ``as_of`` is the time of the read (UTC ms), now by default.
+    For a service that is read with an event, ``event`` has the columns of the event, instead of
+    ``entities``, ``request`` and ``as_of``.
     """
 
-    entities: dict[str, list[Scalar]]
+    entities: dict[str, list[Scalar]] | msgspec.UnsetType = msgspec.UNSET
     features: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     feature_service: str | msgspec.UnsetType | None = msgspec.UNSET
     full_feature_names: bool | msgspec.UnsetType = msgspec.UNSET
     include_feature_view_version_metadata: bool | msgspec.UnsetType = msgspec.UNSET
     request: dict[str, Scalar | list[Scalar]] | msgspec.UnsetType | None = msgspec.UNSET
     as_of: int | msgspec.UnsetType | None = msgspec.UNSET
+    event: dict[str, Scalar | list[Scalar]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ParsedRequest(msgspec.Struct, gc=False):
@@ -56,13 +59,16 @@ class ParsedRequest(msgspec.Struct, gc=False):
     service: str | None
     full_feature_names: bool
     as_of_ms: int | None
+    event: Mapping[str, Any] | None = None
     ignored: tuple[str, ...] = ()
     """Fields of other versions of Feast's client, which have no meaning here."""
 
 
 _JSON = msgspec.json.Decoder(FeatureRequest)
 _MESSAGE_PACK = msgspec.msgpack.Decoder(FeatureRequest)
-_TARGETS = ("entities", "features", "feature_service", "full_feature_names", "request", "as_of")
+_TARGETS = (
+    "entities", "features", "feature_service", "full_feature_names", "request", "as_of", "event",
+)  # fmt: skip
 """What a misspelt field may mean."""
 _SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -91,6 +97,7 @@ _SYNONYMS: Mapping[str, str] = {
 _COLUMNS: Mapping[str, tuple[Any, str]] = {
     "entities": (list[Scalar], "entity key"),
     "request": (Scalar | list[Scalar], "request input"),
+    "event": (Scalar | list[Scalar], "event column"),
 }
 """Fields that are maps: the type of their values, and what these are."""
 _SIMILAR = 0.8
@@ -122,12 +129,13 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
         )
     return _checked(
         ParsedRequest(
-            request.entities,
+            request.entities or {},
             request.request or {},
             tuple(request.features or ()),
             request.feature_service or None,
             request.full_feature_names is True,
             None if request.as_of is msgspec.UNSET else request.as_of,
+            None if request.event is msgspec.UNSET else request.event,
             ignored,
         )
     )
@@ -223,16 +231,15 @@ def _keys_of(request: FeatureRequest) -> int:
     """Return the number of keys in the JSON if none is repeated."""
     unset = msgspec.UNSET
     count = (
-        1
-        + len(request.entities)
+        0
         + (request.features is not unset)
         + (request.feature_service is not unset)
         + (request.full_feature_names is not unset)
         + (request.include_feature_view_version_metadata is not unset)
         + (request.as_of is not unset)
     )
-    inputs = request.request
-    return count if inputs is unset else count + 1 + len(inputs or ())
+    maps = (request.entities, request.request, request.event)
+    return count + sum(1 + len(columns or ()) for columns in maps if columns is not unset)
 
 
 def _checked(parsed: ParsedRequest) -> ParsedRequest:
@@ -246,14 +253,30 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
             f"the request has both 'features' and 'feature_service' ({shortened(parsed.service)!r})"
             "; expected one of them"
         )
-    if len(parsed.columns) + len(parsed.inputs) > MAX_COLUMNS:
+    columns = len(parsed.columns) + len(parsed.inputs) + len(parsed.event or ())
+    if columns > MAX_COLUMNS:
         raise RequestRejected(
             "too_large",
-            f"the request has {len(parsed.columns) + len(parsed.inputs):,} entity keys and request "
-            f"inputs; expected at most {MAX_COLUMNS:,}",
+            f"the request has {columns:,} entity keys, request inputs and event columns; expected "
+            f"at most {MAX_COLUMNS:,}",
         )
+    if parsed.event is not None:
+        return _checked_event(parsed)
     if not parsed.columns:
         raise invalid_request("'entities' is empty; expected a list of values for each entity key")
+    return parsed
+
+
+def _checked_event(parsed: ParsedRequest) -> ParsedRequest:
+    others = {
+        "entities": parsed.columns, "request": parsed.inputs, "as_of": parsed.as_of_ms is not None,
+        "features": parsed.features,
+    }  # fmt: skip
+    if given := [name for name, value in others.items() if value]:
+        raise invalid_request(
+            f"the request has both 'event' and {given[0]!r}; an event is read by a "
+            "'feature_service', and has the keys, the time and the request inputs",
+        )
     return parsed
 
 

@@ -6,10 +6,9 @@ A reload builds the next set completely before it becomes current.
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +21,8 @@ from paimon_features.definitions import (
     RequestItem,
     Selection,
 )
+from paimon_features.definitions.own_events import EventReads
+from paimon_features.definitions.request_values import parser_of_text, text_form
 from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.http.access.access import Grants, Rights
@@ -46,6 +47,7 @@ class RequestPlan:
     ``keys`` and ``inputs`` are types by name. ``entity_names`` maps an entity with one key to that
     key, since Feast's clients may send the entity's name instead. ``from_text`` parses columns
     that JSON writes as text, and ``items`` are the requested names, for the check of rights.
+    ``event_reads`` is set where the read takes an event instead of keys.
     """
 
     selection: Selection
@@ -55,6 +57,7 @@ class RequestPlan:
     entity_names: Mapping[str, str]
     from_text: Mapping[str, Callable[[str], object]]
     items: frozenset[str]
+    event_reads: EventReads | None = None
 
 
 class DefinitionSet:
@@ -143,6 +146,19 @@ class DefinitionSet:
                 self._lists[features] = plan
         return plan
 
+    def model_plan(self, service: str, features: tuple[str, ...]) -> RequestPlan:
+        """Return the plan of a model's features, which are read as its service is.
+
+        Raises
+        ------
+        As ``plan``.
+        """
+        plan = self.plan(None, features)
+        of = self.definitions.services.get(service)
+        if of is None or of.request is None:
+            return plan
+        return replace(plan, event_reads=self.definitions.event_reads(of))
+
     def service_plan(self, name: str) -> RequestPlan | None:
         """Return the plan of a service; None for one that is not read online."""
         return self._services.get(name)
@@ -203,6 +219,8 @@ class DefinitionSet:
         RequestRejected
             413 over a limit, 422 for columns that do not fit the plan.
         """
+        if plan.event_reads is not None or parsed.event is not None:
+            return self._event_query(parsed, plan, limits), 1
         keys, inputs = plan.keys, plan.inputs
         columns = parsed.columns
         given = None
@@ -228,6 +246,25 @@ class DefinitionSet:
             columns = _typed(columns, plan)
             given = None if given is None else _typed(given, plan)
         return FeatureQuery(plan.selection, columns, parsed.as_of_ms, given), rows
+
+    def _event_query(
+        self, parsed: ParsedRequest, plan: RequestPlan, limits: Limits
+    ) -> FeatureQuery:
+        reads, event = plan.event_reads, parsed.event
+        if reads is None:
+            raise invalid_request(
+                "'event' is for a feature service with request=; pass 'entities'",
+            )
+        if event is None:
+            event = _only_row(parsed.columns)
+        if event is None or parsed.inputs or parsed.as_of_ms is not None:
+            raise invalid_request(
+                f"the service is read with 'event', one row of source {reads.source.name!r}: "
+                f"{', '.join(sorted(reads.needed))}",
+            )
+        limits.check(1, len(plan.selection.outputs))
+        limits.check_texts("event column", {name: [value] for name, value in event.items()})
+        return FeatureQuery.of_event(plan.selection, reads.parse(event))
 
     def _columns(
         self, parsed: ParsedRequest, plan: RequestPlan
@@ -267,8 +304,11 @@ class DefinitionSet:
     def _resolve(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
         defined = self.definitions
         items: list[RequestItem] = []
+        event_reads = None
         if service is not None:
-            items.extend(defined.service(service).items())
+            of = defined.service(service)
+            items.extend(of.items())
+            event_reads = None if of.request is None else defined.event_reads(of)
         for text in features:
             try:
                 items.append(defined.resolve_one(text))
@@ -286,9 +326,9 @@ class DefinitionSet:
             keys,
             selection.inputs,
             {v.entity.name: next(iter(v.keys)) for v in views if len(v.keys) == 1},
-            {name: _FROM_TEXT[kind.text] for name, kind in types.items() if kind.text in _FROM_TEXT}
-            | {name: decimal.Decimal for name, kind in types.items() if kind.is_decimal},
+            {name: parser for name, kind in types.items() if (parser := parser_of_text(kind))},
             frozenset(str(item) for item in items),
+            event_reads,
         )
 
 
@@ -307,20 +347,15 @@ def _other_layouts(
     return list(out.values())
 
 
+def _only_row(columns: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the only row of an Arrow body; None for another number, or lists of JSON."""
+    if not columns or not all(is_arrow(values) and len(values) == 1 for values in columns.values()):
+        return None
+    return {name: values[0].as_py() for name, values in columns.items()}
+
+
 def _signature(types: Mapping[str, DataType]) -> str:
     return ", ".join(f"{name!r} ({kind!r})" for name, kind in types.items())
-
-
-def _timestamp(text: str) -> dt.datetime:
-    moment = dt.datetime.fromisoformat(text)
-    return moment if moment.tzinfo is None else moment.astimezone(dt.UTC).replace(tzinfo=None)
-
-
-_FROM_TEXT: Mapping[str, Callable[[str], object]] = {
-    "date": dt.date.fromisoformat,
-    "timestamp": _timestamp,
-}
-"""Parsers of types that JSON has no form for."""
 
 
 def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
@@ -338,10 +373,8 @@ def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
             ]
         except (ValueError, decimal.InvalidOperation):
             kind = plan.keys.get(name) or plan.inputs[name]
-            form = "'2011-12-09'" if kind.text == "date" else "'2011-12-09T12:50:00'"
             raise invalid_request(
-                f"{name!r} has a text that is not a valid {kind!r}; expected "
-                + ("a decimal such as '12.50'" if kind.is_decimal else f"ISO 8601, such as {form}")
+                f"{name!r} has a text that is not a valid {kind!r}; expected {text_form(kind)}"
             ) from None
         out[name] = read_values[0] if single else read_values
     return out

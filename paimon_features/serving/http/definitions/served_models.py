@@ -64,7 +64,9 @@ class BoundVersion:
         self.changed: tuple[str, ...] = ()
         """Features that are defined otherwise than when the version was trained."""
         try:
-            self.own: RequestPlan | None = definitions.plan(None, self.features)
+            self.own: RequestPlan | None = definitions.model_plan(
+                self.signature.service, self.features
+            )
             self.problem = self._difference(self.own)
         except (PaimonFeaturesError, RequestRejected) as error:
             self.own = None
@@ -81,6 +83,7 @@ class BoundVersion:
                 f"{found_keys}, and it was trained with {keys}; train it again"
             )
         outputs = {str(output): output for output in plan.selection.outputs}
+        request = None if plan.event_reads is None else plan.event_reads.source.name
         for model_input in self.inputs:
             if model_input.source == "entity":
                 continue
@@ -98,7 +101,7 @@ class BoundVersion:
                     f"and it was trained with {model_input.type}; train it again"
                 )
             if model_input.definition.startswith(PREFIX) and model_input.definition != (
-                self._definitions.value_definition(output)
+                self._definitions.value_definition(output, request)
             ):
                 return (
                     f"model {self.manifest}: the feature {model_input.of!r} is defined otherwise "
@@ -134,10 +137,11 @@ class BoundVersion:
             and shadow.problem is None
             and shadow.own.inputs.items() <= self.own.inputs.items()
             and shadow.own.keys == self.own.keys
+            and shadow.own.event_reads is self.own.event_reads
         ]
         names = tuple(dict.fromkeys([*self.features, *(f for s in fit for f in s.features)]))
         try:
-            self.plan = definitions.plan(None, names)
+            self.plan = definitions.model_plan(self.signature.service, names)
         except (PaimonFeaturesError, RequestRejected):
             return  # features of a shadow that cannot be read together with the version's own
         self.shadows = tuple(fit)
@@ -226,13 +230,15 @@ class LoadedModel:
         definitions: DefinitionSet,
         entities: Mapping[str, object] | None,
         *,
+        event: Mapping[str, object] | None = None,
         version: int | None = None,
         unit: str | None = None,
     ) -> BoundVersion:
         """Return the version that answers a request.
 
         That is ``version`` if it is given; else the one to which the split assigns ``unit``, or
-        the first of ``entities``; production for a request with neither.
+        the first of ``entities``, or the entity of the ``event``; production for a request with
+        none of them.
 
         Raises
         ------
@@ -246,7 +252,7 @@ class LoadedModel:
             raise not_ready(f"model {self.name!r} is not loaded: {self.problem}")
         number = version
         if number is None:
-            number = self._assigned(entities, unit)
+            number = self._assigned(self._keys_of(event, bound) or entities, unit)
             if number not in bound and self.states.production is not None:
                 number = self.states.production.version  # a challenger that did not load
         if number is None:
@@ -264,6 +270,25 @@ class LoadedModel:
         if chosen.problem is not None:
             raise not_ready(chosen.problem)
         return chosen
+
+    def _keys_of(
+        self, event: Mapping[str, object] | None, bound: Mapping[int, BoundVersion]
+    ) -> Mapping[str, object] | None:
+        """Return the entity keys of an event, None where it does not have all of them."""
+        if event is None:
+            return None
+        signature = next(iter(self.versions.values())).manifest.signature
+        plans = (version.own for version in bound.values())
+        reads = next((p.event_reads for p in plans if p is not None and p.event_reads), None)
+        if reads is None:
+            return None
+        columns = [reads.keys.get(key.name, key.name) for key in signature.entities]
+        if any(event.get(column) is None for column in columns):
+            return None
+        return {
+            key.name: [event[column]]
+            for key, column in zip(signature.entities, columns, strict=True)
+        }
 
     def _assigned(self, entities: Mapping[str, object] | None, unit: str | None) -> int | None:
         """Return the version that the split assigns.

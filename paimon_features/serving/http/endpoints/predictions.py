@@ -116,15 +116,17 @@ class Predictions(EntityRequests):
         # models
         definitions = state.definitions
         model = state.models.of(request.path[len(PREFIX) :], head.rights, definitions)
+        parsed = decoded.parsed()
         bound = model.version_for(
             definitions,
-            decoded.entities,
+            parsed.columns,
+            event=parsed.event,
             version=decoded.version or None,
             unit=decoded.unit or None,
         )
         plan = bound.plan
         assert plan is not None
-        query, rows = definitions.query(decoded.parsed(), plan, state.limits)
+        query, rows = definitions.query(parsed, plan, state.limits)
         if decoded.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
             raise RequestRejected(
                 "too_large",
@@ -332,6 +334,8 @@ class _Work(EntityWork):
             "statuses": _statuses(response, numbers),
             "freshness": {view: asdict(of) for view, of in response.freshness.items()},
         }
+        if response.own_event is not None:
+            out["own_event"] = response.own_event
         if first.classes:
             out["classes"] = first.classes
         if len(outputs) > 1:
