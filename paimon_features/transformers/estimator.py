@@ -345,7 +345,7 @@ def with_output_form(method: Method) -> Method:
         return method
 
     @wraps(method)
-    def wrapped(self: Estimator, X: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(self: Estimator, X: Any, *args: object, **kwargs: object) -> Any:
         out = method(self, X, *args, **kwargs)
         if isinstance(X, Frame) or (form := self._output_form) is None:
             return out

@@ -17,10 +17,10 @@ from paimon_features.ingest.cells.parquet_cells import parquet_batches
 from paimon_features.ingest.input_columns import FileGroup
 from paimon_features.ingest.input_files import InputFile
 
-Part = Callable[[], list[CellBatch]]
+ReadPart = Callable[[], list[CellBatch]]
 
 
-def parts_of(groups: Sequence[FileGroup], doing: str) -> Iterator[tuple[Part, FileGroup]]:
+def parts_of(groups: Sequence[FileGroup], doing: str) -> Iterator[tuple[ReadPart, FileGroup]]:
     """Yield functions that read a part of a file each, in order, with the group of the file.
 
     Raises
@@ -40,7 +40,7 @@ def parts_of(groups: Sequence[FileGroup], doing: str) -> Iterator[tuple[Part, Fi
                 raise JobError(f"{doing}: {file.path}: {error}") from error
 
 
-def _parts(group: FileGroup, file: InputFile) -> Iterator[Part]:
+def _parts(group: FileGroup, file: InputFile) -> Iterator[ReadPart]:
     if group.format == "parquet":
         return parquet_batches(group, file)
     batches = csv_batches if group.format == "csv" else json_batches
