@@ -89,7 +89,7 @@ def test_a_request_has_a_limited_number_of_keys_and_inputs() -> None:
     body = {"features": ["v:f"], "entities": keys}
     assert len(decode(json.dumps(body).encode(), Format.JSON, b"").columns) == MAX_COLUMNS
     for fields in ({"entities": {**keys, "one": [1]}}, {"request": {"one": 1}}):
-        with pytest.raises(RequestRejected, match="1,001 entity keys and request inputs") as caught:
+        with pytest.raises(RequestRejected, match="1,001 entity keys, request inputs") as caught:
             decode(json.dumps({**body, **fields}).encode(), Format.JSON, b"")
         assert (caught.value.status, caught.value.code) == (413, "too_large")
 

@@ -28,7 +28,6 @@ REPEATED = {
     "estimator": (2, "scikit-learn's and Flink ML's, as in the class names"),
     "evaluation": (2, "of an aggregate, and of a model"),
     "expiry": (2, "of records, and of snapshots with deleted rows"),
-    "explain": (2, "of a value that was served, and of a preprocessing plan"),
     "hosts": (2, "host names of a server, and functions that host the runtime in Flink"),
     "interaction": (2, "by definition, and of an application's own values"),
     "job": (2, "the job of the package that the module is in"),

@@ -25,7 +25,7 @@ from paimon_features.ingest.runs import IngestRun
 from paimon_features.ingest.stream_records import StreamRecord
 from paimon_features.lake import Lake, read_arrow
 from paimon_features.lake.marked_records import Record
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.snapshots import read_snapshot_file, snapshot_ids
 from paimon_features.lake.ownership.commit_lock import commit_lock
 
@@ -301,7 +301,7 @@ class IngestLedger:
 
     def _created_ms(self) -> int | None:
         table = self.source.table
-        return history.created_ms(self.lake, table) if self.lake.exists(table) else None
+        return table_history.created_ms(self.lake, table) if self.lake.exists(table) else None
 
     def _unknown_runs(self, state: dict[str, Any]) -> list[str]:
         """Return the runs that committed events and are not in the ledger, in order."""

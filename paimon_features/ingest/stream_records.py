@@ -21,7 +21,7 @@ from typing import Any
 
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.lake import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.snapshots import read_snapshot_file, snapshot_ids
 
 NOTHING = -1
@@ -99,9 +99,9 @@ class StreamRecord:
         """Return the first of its tables whose rows were removed since, None if there is none: one
         that was created again, or rolled back to before what the stream may have committed."""
         for table, (newest, mark) in self.seen.items():
-            if not history.continues(lake, table, mark, newest):
+            if not table_history.continues(lake, table, mark, newest):
                 return table
-            if self.running and history.mark(lake, table) != mark:
+            if self.running and table_history.mark(lake, table) != mark:
                 return table
         return None
 
@@ -117,7 +117,7 @@ def observed_commits(lake: Lake, tables: Iterable[str], run: IngestRun) -> dict[
 
 
 def _seen(lake: Lake, tables: Iterable[str]) -> dict[str, tuple[int, str]]:
-    return {table: (_newest(lake, table), history.mark(lake, table)) for table in tables}
+    return {table: (_newest(lake, table), table_history.mark(lake, table)) for table in tables}
 
 
 def _newest(lake: Lake, table: str) -> int:

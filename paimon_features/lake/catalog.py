@@ -19,8 +19,8 @@ from paimon_features.core.errors import (
 from paimon_features.core.extras import require
 from paimon_features.core.process.light_imports import before_pypaimon
 from paimon_features.lake.ddl import paimon_schema, paimon_schema_like
-from paimon_features.lake.metadata.history import record_drop
 from paimon_features.lake.metadata.live_cache import LiveCache
+from paimon_features.lake.metadata.table_history import record_drop
 from paimon_features.lake.metadata_damage import metadata_damage
 from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.ownership.locks import locked

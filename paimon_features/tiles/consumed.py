@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from paimon_features.core.errors import GenerationError, SnapshotExpiredError, UnfilledError
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import (
     advance_consumer,
     delete_consumer,
@@ -135,7 +135,9 @@ def consumed_events(
 
 def _check_same_events(lake: Lake, record: GenerationRecord, table: str) -> None:
     mark = record.events_history
-    if mark is not None and not history.continues(lake, table, mark, record.handover_snapshot or 0):
+    if mark is not None and not table_history.continues(
+        lake, table, mark, record.handover_snapshot or 0
+    ):
         raise GenerationError(
             f"the events of feature view {record.view!r} were dropped and created again, or rolled "
             f"back, since the tiles of generation {record.generation} were computed: "

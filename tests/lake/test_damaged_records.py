@@ -21,7 +21,7 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import lost_records
-from paimon_features.lake.metadata import history, rollback
+from paimon_features.lake.metadata import rollback, table_history
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import ProcessHolder
 from paimon_features.lake.side_folder import generations
@@ -127,7 +127,7 @@ def answers(lake: Lake) -> dict[str, Any]:
         "generations": generations.load(again, "spend"),
         "views": generations.views(again),
         "lost": lost_records(again),
-        "removals": history.removals(again, TABLE),
+        "removals": table_history.removals(again, TABLE),
         "schema": again.schema(TABLE),
         "rows": again.exists(TABLE),
     }

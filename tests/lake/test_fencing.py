@@ -21,7 +21,7 @@ from paimon_features.core.errors import LeaseLostError, OwnershipError
 from paimon_features.core.types.schema import Int32, Int64
 from paimon_features.lake import append_arrow, append_stream, read_arrow, table_options
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.rollback import rollback
 from paimon_features.lake.metadata.snapshots import latest_snapshot
 from paimon_features.lake.ownership import lease
@@ -116,7 +116,7 @@ def test_a_commit_of_a_former_owner_is_refused(table: Lake, commit: Callable[[La
         assert newest.id == 2
         assert table_options.properties(table, "t") == before
         assert generations.get(table, "v", 1).incarnation == 0
-        assert history.removals(table, "t") == ()
+        assert table_history.removals(table, "t") == ()
 
 
 @pytest.mark.parametrize("commit", PREPARED, ids=lambda commit: commit.__name__)

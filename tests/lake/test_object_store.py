@@ -28,7 +28,7 @@ from paimon_features.core.types.schema import Int32, Int64
 from paimon_features.lake import append_arrow, latest_snapshot, read_arrow, table_options
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import Record, lost_records
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.tags import create_tag
 from paimon_features.lake.ownership import claims, lease
 from paimon_features.lake.ownership.claims import RELEASED, ObjectClaims
@@ -123,7 +123,7 @@ def test_everything_that_a_warehouse_records_is_inside_it(
     assert numbers(lake) == [9]
     lake.drop("t")
     assert other.list() == []
-    assert [removal.how for removal in history.removals(other, "t")] == ["dropped"]
+    assert [removal.how for removal in table_history.removals(other, "t")] == ["dropped"]
 
 
 def test_a_record_that_was_lost_is_detected(lake: Lake) -> None:

@@ -17,7 +17,7 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import LOSSES, Record, lost_records
-from paimon_features.lake.metadata import history, rollback
+from paimon_features.lake.metadata import rollback, table_history
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
@@ -103,14 +103,14 @@ def test_removals_an_earlier_time_is_not_read_from_another_table(
     rollback.rollback(lake, GENERATION, 1)
     lose(lake, kind)
     with pytest.raises(RecordLostError, match="which snapshots of the table were removed"):
-        history.removals(lake, table)
+        table_history.removals(lake, table)
     with pytest.raises(RecordLostError):
         lake.drop(table)
     (lost,) = [record for record in lost_records(lake) if record.kind == "removals"]
     assert (lost.name, lost.path.name) == (table, f"features.{table}.json")
     assert "which snapshots of the table were removed" in str(lost.error())
     lost.accept_loss()
-    assert history.removals(lake, table) == ()
+    assert table_history.removals(lake, table) == ()
     lake.drop(table)
     assert [record.kind for record in lost_records(lake)] == []
     shutil.rmtree(lake.side_folder / "removals")  # it is protected again
@@ -123,7 +123,7 @@ def test_a_mark_of_removals_of_an_older_version_protects_as_well(lake: Lake) -> 
     mark.write_text('{"record": "removals"}')
     assert [(record.kind, record.name) for record in lost_records(lake)] == [("removals", "gone")]
     with pytest.raises(RecordLostError, match="--accept-loss"):
-        history.removals(lake, "gone")
+        table_history.removals(lake, "gone")
 
 
 def test_scores_are_marked_in_the_folder_of_the_database(lake: Lake) -> None:

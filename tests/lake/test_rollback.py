@@ -9,7 +9,7 @@ import pytest
 
 from paimon_features.core.errors import SnapshotExpiredError, TableError
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import consumers, register_consumer
 from paimon_features.lake.metadata.rollback import rollback
 from paimon_features.lake.metadata.snapshots import latest_snapshot, snapshot
@@ -58,7 +58,7 @@ def test_what_a_rollback_removes_is_recorded_with_its_time(
         for number in (1, 2, 3):
             os.remove(f"{lake.path(name)}/snapshot/snapshot-{number}")
     rollback(lake, record, 2)
-    (removal,) = history.removals(lake, name)
+    (removal,) = table_history.removals(lake, name)
     assert (removal.how, removal.first_id, removal.last_id) == ("rolled back to snapshot 2", 3, 4)
     assert removal.from_ms == (times[1] + 1 if expired else times[2])
     assert removal.covers(times[3])
@@ -69,9 +69,9 @@ def test_what_a_rollback_removes_is_recorded_with_its_time(
 def test_a_dropped_table_leaves_a_record_if_it_had_a_commit(lake: Lake, tiles: Any) -> None:
     name = tiles.spec.name
     lake.drop(name)
-    assert history.removals(lake, name) == ()
+    assert table_history.removals(lake, name) == ()
     lake.create(tiles.spec)
-    created_ms = history.created_ms(lake, name)
+    created_ms = table_history.created_ms(lake, name)
     first = append_arrow(lake, name, tiles.rows(1))
     first_ms = snapshot(lake, name, first).time_ms
     append_arrow(lake, name, tiles.rows(1))
@@ -80,9 +80,9 @@ def test_a_dropped_table_leaves_a_record_if_it_had_a_commit(lake: Lake, tiles: A
     append_arrow(lake, name, tiles.rows(1))
     append_arrow(lake, name, tiles.rows(1))
     os.remove(f"{lake.path(name)}/snapshot/snapshot-1")
-    again_ms = history.created_ms(lake, name)
+    again_ms = table_history.created_ms(lake, name)
     lake.drop(name)
-    assert [(r.how, r.from_ms, r.last_id) for r in history.removals(lake, name)] == [
+    assert [(r.how, r.from_ms, r.last_id) for r in table_history.removals(lake, name)] == [
         ("dropped", first_ms, 2),
         ("dropped", again_ms, 2),
     ]

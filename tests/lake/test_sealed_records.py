@@ -20,8 +20,8 @@ from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.marked_records import Record, lost_records
-from paimon_features.lake.metadata import history
-from paimon_features.lake.metadata.history import Removal
+from paimon_features.lake.metadata import table_history
+from paimon_features.lake.metadata.table_history import Removal
 from paimon_features.lake.reading.scrub import scrub_side_folder
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
@@ -209,21 +209,21 @@ def test_generations_of_an_older_record_are_refused(lake: Lake, table: str) -> N
 
 def test_removals_of_an_older_record_are_refused(lake: Lake, table: str) -> None:
     path = lake.side_folder / "removals" / f"features.{table}.json"
-    history.record_removal(lake, table, Removal("rolled back", 0, 5, 1, 2))
+    table_history.record_removal(lake, table, Removal("rolled back", 0, 5, 1, 2))
     older = path.read_bytes()
-    history.record_removal(lake, table, Removal("rolled back", 5, 9, 1, 2))
+    table_history.record_removal(lake, table, Removal("rolled back", 5, 9, 1, 2))
     path.write_bytes(older)
     with pytest.raises(RecordLostError, match=r"is older than the tables \(1 of 2 removals\)"):
-        history.removals(lake, table)
+        table_history.removals(lake, table)
     (lost,) = lost_records(lake)
     assert lost.kind == "removals"
     lost.accept_loss()
-    assert len(history.removals(lake, table)) == 1
+    assert len(table_history.removals(lake, table)) == 1
     content = bytearray(path.read_bytes())
     content[content.index(b"until_ms") + 11] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match="does not match its digest"):
-        history.removals(lake, table)
+        table_history.removals(lake, table)
 
 
 def test_the_command_check_finds_damaged_records(tmp_path: Path) -> None:

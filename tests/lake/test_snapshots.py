@@ -11,7 +11,7 @@ import pytest
 from paimon_features.core.errors import SnapshotExpiredError, TableError, UnknownNameError
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.snapshots import (
     earliest_snapshot_id,
     latest_snapshot,
@@ -124,7 +124,7 @@ def test_an_error_lists_some_of_many_tags_and_the_last_of_many_drops(lake: Lake)
     commit(lake, 1)
     for number in range(33):
         create_tag(lake, "t", f"tag{number:02}", 1)
-    last = history.removals(lake, "t")[-1].until_ms
+    last = table_history.removals(lake, "t")[-1].until_ms
     with pytest.raises(SnapshotExpiredError) as raised:
         snapshot(lake, "t", 2)
     assert str(raised.value) == (

@@ -60,7 +60,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("signature.inputs.0.width", 0, "has the width"),
     ("signature.inputs.0.dtype", "float16", "dtype='float16'"),
     ("signature.inputs.0.type", "list(" * 30 + "float64" + ")" * 30, "long"),
-    ("signature.inputs.0.type", "pickle", "not a column type"),
+    ("signature.inputs.0.type", "pickle", "unknown column type"),
     ("signature.inputs.0.name", "a\x00b", "printable"),
     ("signature.inputs.1.name", "amount", "there twice"),
     ("signature.inputs.0.source", "entity", "no key of its entity"),

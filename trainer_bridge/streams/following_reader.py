@@ -14,7 +14,7 @@ from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.core.process.closeable import Closeable
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import (
     advance_consumer,
     delete_consumer,
@@ -169,7 +169,7 @@ byte_budget, cache
             canonical_streams=ordering.canonical_streams,
             open_bytes=ordering.open_bytes,
             block_rows=ordering.block_rows,
-            history=history.mark(lake, table),
+            history=table_history.mark(lake, table),
             where=None if where is None else RowFilter(where, lake.schema(table), table=table).text,
         )
 
@@ -352,7 +352,7 @@ byte_budget, cache
             commit = self._commit(self.snapshot_id)
             if commit is not None:
                 self._check_seen(self._state)
-                mark = history.mark(self.lake, self.table)
+                mark = table_history.mark(self.lake, self.table)
                 self._state = replace(self._state, history=mark)
                 return commit
             left_s = self._poll_s if until_s is None else until_s - time.monotonic()
@@ -402,7 +402,9 @@ byte_budget, cache
     def _check_seen(self, state: FollowState) -> None:
         """Raise RequestError if the snapshot that was read last is another one now."""
         mark = state.history
-        if mark is not None and not history.continues(self.lake, self.table, mark, state.seen_id):
+        if mark is not None and not table_history.continues(
+            self.lake, self.table, mark, state.seen_id
+        ):
             raise RequestError(
                 f"table {self.table!r}: snapshots up to {state.seen_id} were read, and it was "
                 "rolled back or created again since: these are other rows; start again: start="

@@ -19,7 +19,7 @@ from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.ingest.stream_records import NOTHING, StreamRecord, observed_commits
 from paimon_features.lake import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.storage.file_path import FilePath, modified_ns
 from paimon_features.lake.storage.json_files import read_json
 
@@ -162,7 +162,7 @@ def check_same_tables(tables: Iterable[Table], known: Mapping[str, int], folder:
 
 def creation_times(tables: Iterable[Table]) -> dict[str, int]:
     """Return when tables were created (UTC ms), by their paths."""
-    return {lake.path(name): history.created_ms(lake, name) for lake, name in tables}
+    return {lake.path(name): table_history.created_ms(lake, name) for lake, name in tables}
 
 
 def _read_json(path: FilePath) -> Any | None:

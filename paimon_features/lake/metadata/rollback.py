@@ -9,10 +9,10 @@ from __future__ import annotations
 from paimon_features.core.errors import TableError
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import consumers, reset_consumer
-from paimon_features.lake.metadata.history import Removal
 from paimon_features.lake.metadata.snapshots import latest_snapshot, snapshot, snapshot_ids, tagged
+from paimon_features.lake.metadata.table_history import Removal
 from paimon_features.lake.ownership.commit_lock import commit_lock
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
@@ -84,7 +84,9 @@ def roll_back_table(lake: Lake, name: str, snapshot_id: int) -> None:
     else:  # expired, where a tag retains the one to roll back to
         from_ms = snapshot(lake, name, snapshot_id).time_ms + 1
     how = f"rolled back to snapshot {snapshot_id}"
-    history.record_removal(lake, name, Removal(how, from_ms, now_ms(), snapshot_id + 1, newest.id))
+    table_history.record_removal(
+        lake, name, Removal(how, from_ms, now_ms(), snapshot_id + 1, newest.id)
+    )
     if lake.rest_tables is not None:
         lake.rest_tables.roll_back(name, snapshot_id)
     else:

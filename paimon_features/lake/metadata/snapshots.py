@@ -11,7 +11,7 @@ from typing import Any
 
 from paimon_features.core.errors import RequestError, SnapshotExpiredError, first_names
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata_damage import metadata_damage
 from paimon_features.lake.table_folders import stored_snapshot_ids
 
@@ -232,7 +232,7 @@ def _removed(lake: Lake, name: str, snapshot_id: int) -> str:
 
     Empty if never.
     """
-    of_number = [r for r in history.removals(lake, name) if r.reuses(snapshot_id)]
+    of_number = [r for r in table_history.removals(lake, name) if r.reuses(snapshot_id)]
     if not of_number:
         return ""
     before = f", and {len(of_number) - 1:,} times before" if len(of_number) > 1 else ""
@@ -293,7 +293,7 @@ def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
         the table again.
     """
     folder = _folder(lake, name)
-    for removal in history.removals(lake, name):
+    for removal in table_history.removals(lake, name):
         if removal.covers(time_ms):
             raise SnapshotExpiredError(
                 f"table {name!r}: what it contained at {time_ms} ms is gone; it was {removal.how} "

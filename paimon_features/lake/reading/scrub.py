@@ -32,7 +32,7 @@ from paimon_features.core.errors import (
 )
 from paimon_features.core.process.callbacks import OnProgress, ignore_progress
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.manifests import raw_snapshot
 from paimon_features.lake.metadata.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.lake.metadata_damage import (
@@ -164,7 +164,7 @@ class _Scrub:
 
     def _created_ms(self) -> int | None:
         with suppress(UnknownNameError, DamagedFileError):  # its first schema is lost, or damaged
-            return history.created_ms(self.lake, self.name)
+            return table_history.created_ms(self.lake, self.name)
         return None
 
     def _unexpired(self) -> Iterator[Damage]:

@@ -46,7 +46,7 @@ from paimon_features.lake.events.rejects import (
     time_ms,
 )
 from paimon_features.lake.marked_records import Record
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.snapshots import (
     BATCH_IDENTIFIER,
     Snapshot,
@@ -195,7 +195,7 @@ def _committed(
 
     snapshot = published(lake, name, newest, commit, user, identifier)
     if commit_user is not None:
-        mark = history.mark(lake, name)
+        mark = table_history.mark(lake, name)
         content = {"identifier": snapshot.commit_identifier, "id": snapshot.id, "history": mark}
         _record(lake, name, commit_user).write(content)
     return snapshot.id
@@ -266,7 +266,9 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
         )
         # an expired snapshot does not show whose it was
         mark = None if content is None else content.get("history")
-        undone = undone or (mark is not None and not history.continues(lake, name, mark, since))
+        undone = undone or (
+            mark is not None and not table_history.continues(lake, name, mark, since)
+        )
         if undone:  # the table was rolled back or recreated since
             recorded, since = None, 0
     candidates = [read_snapshot_file(lake, folder, i) for i in ids if i > since]

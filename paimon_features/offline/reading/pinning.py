@@ -9,7 +9,7 @@ from typing import Any
 from paimon_features.core.errors import GenerationError, RequestError, SnapshotExpiredError
 from paimon_features.definitions import CompiledView
 from paimon_features.lake import Lake, Snapshot, latest_snapshot
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.snapshots import (
     SnapshotRef,
     check_pin,
@@ -238,7 +238,7 @@ class Pinner:
     def _check_dropped(self) -> None:
         """Raise SnapshotExpiredError for a named table that was dropped."""
         for table in self._named or ():
-            removals = () if self.lake.exists(table) else history.removals(self.lake, table)
+            removals = () if self.lake.exists(table) else table_history.removals(self.lake, table)
             if removals:
                 raise SnapshotExpiredError(
                     f"as_of names a snapshot of table {table!r}, which was {removals[-1].how} at "

@@ -23,7 +23,7 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.lake import Lake, latest_snapshot, table_options
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.side_folder import generations, registry
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.side_folder.registry import Document, Key
@@ -207,7 +207,7 @@ def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
             fingerprint=view.fingerprint,
             buckets=view.buckets,
             # a dropped table of this name has used the numbers before
-            incarnation=len(history.removals(lake, view.table(generation))),
+            incarnation=len(table_history.removals(lake, view.table(generation))),
             state="active" if first else "building",
             contents=view.tile_contents,
         ),

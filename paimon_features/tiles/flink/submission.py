@@ -31,7 +31,7 @@ from paimon_features.flink.checkpoints import (
     read_checkpoint,
 )
 from paimon_features.lake import latest_snapshot
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import (
     consumers,
     earliest_snapshot_id,
@@ -332,7 +332,7 @@ def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsSca
         checkpoint_folder=str(target.checkpoint_folder),
         resume_path=None if start.resume is None else str(start.resume.path),
         last_committed_identifier=target.ledger(record).tiles_committed if keeps_user else None,
-        events_history=history.mark(target.lake, target.events),
+        events_history=table_history.mark(target.lake, target.events),
         first_scan=record.first_scan if keeps_user else scan.from_snapshot if scan.whole else 0,
     )
     release_position(target.lake, record, target.events)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from paimon_features.core.process.callbacks import OnMessage
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake import Lake, iter_batches, latest_snapshot
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import advance_consumer, register_consumer
 from paimon_features.lake.metadata.snapshots import Snapshot
 from paimon_features.lake.ownership.lease import ProcessHolder
@@ -95,7 +95,7 @@ def begin_backfill(
         job=job,
         commit_user=user,
         handover_snapshot=number,
-        events_history=history.mark(target.lake, target.events),
+        events_history=table_history.mark(target.lake, target.events),
         backfilled=False,
     )
     on_message(

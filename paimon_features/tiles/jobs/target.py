@@ -15,7 +15,7 @@ from paimon_features.core.process.callbacks import OnMessage
 from paimon_features.definitions import CompiledView, Definitions
 from paimon_features.flink.checkpoints import Branch, Checkpoint, find_checkpoints, read_checkpoint
 from paimon_features.lake import Lake, latest_snapshot, snapshots, table_options
-from paimon_features.lake.metadata import history
+from paimon_features.lake.metadata import table_history
 from paimon_features.lake.metadata.consumers import consumers, delete_consumer
 from paimon_features.lake.metadata.rollback import roll_back_table, rollback
 from paimon_features.lake.metadata.snapshots import tagged
@@ -160,7 +160,7 @@ class TileTarget:
             ),
             checkpoints=tuple(checkpoints.values()),
             events_replaced=record.events_history is not None
-            and not history.continues(
+            and not table_history.continues(
                 self.lake, self.events, record.events_history, record.handover_snapshot or 0
             ),
             copied_from=unfinished_copy(record.job),

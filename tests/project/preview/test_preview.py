@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_said(entity: Any, as_of: Any, message: str) -> Non
 
 
 def test_columns_that_are_missing_or_of_another_type_are_named() -> None:
-    with pytest.raises(RequestError, match="no column 'amount'"):
+    with pytest.raises(RequestError, match="missing column 'amount'"):
         preview_events(view(), events((1, NOON, 1.0)).drop_columns(["amount"]))
     wrong = events((1, NOON, 1.0)).set_column(0, "user", pa.array(["a"]))
     with pytest.raises(RequestError, match="the column 'user' is string"):
