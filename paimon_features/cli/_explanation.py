@@ -40,19 +40,49 @@ def show_explanation(
     RequestError
         For features of several views, of an interaction or a table view, or for several entities.
     """
-    views = {ref.view for ref in refs if isinstance(ref, FeatureRef)}
-    if len(views) != 1 or not all(isinstance(ref, FeatureRef) for ref in refs):
-        raise RequestError("--explain takes one feature view, or features of one: VIEW:FEATURE")
+    view, features = _of_one_view(refs)
     several = [name for name, values in entities.items() if len(values) > 1]
     if several:
         raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
     from paimon_features.serving.reading.explain import explain
 
-    compiled = project.view(views.pop())
-    fetcher = FeatureFetcher(project.name, [compiled], project.store)
+    fetcher = FeatureFetcher(project.name, [project.view(view)], project.store)
     entity = {name: value for name, [value] in entities.items()}
-    features = [ref.feature for ref in refs if isinstance(ref, FeatureRef)]
-    document = explain(fetcher, compiled.name, entity, as_of_ms, features)
+    _show(explain(fetcher, view, entity, as_of_ms, features), as_json, cells=cells)
+
+
+def show_event_explanation(
+    project: Project, names: Sequence[str], event: Mapping[str, object], as_json: bool
+) -> None:
+    """Show the same of a read with an event; ``names`` are the service, then what is explained.
+
+    Raises
+    ------
+    RequestError
+        As ``show_explanation``, and for an event that the service does not take.
+    """
+    service, *texts = names
+    refs = [ref for text in texts or [service] for ref in project.refs(text)]
+    view, features = _of_one_view(refs)
+    from paimon_features.serving.reading.explain import explain_event, service_event
+
+    # a view without a feature stands for those that the service reads
+    cells = any(":" in text for text in texts)
+    chosen = features if cells else None
+    parsed, explained = service_event(project.definitions, service, event, view, chosen)
+    fetcher = FeatureFetcher(project.name, [project.view(view)], project.store)
+    _show(explain_event(fetcher, view, parsed, explained), as_json, cells=cells)
+
+
+def _of_one_view(refs: Sequence[Output]) -> tuple[str, list[str]]:
+    features = [ref for ref in refs if isinstance(ref, FeatureRef)]
+    views = {ref.view for ref in features}
+    if len(views) != 1 or len(features) < len(refs):
+        raise RequestError("--explain takes one feature view, or features of one: VIEW:FEATURE")
+    return views.pop(), [ref.feature for ref in features]
+
+
+def _show(document: Document, as_json: bool, *, cells: bool) -> None:
     if as_json:
         click.echo(json.dumps(document))
         return
@@ -67,6 +97,8 @@ def _head(document: Document) -> list[str]:
     keys = ", ".join(f"{name}={value}" for name, value in document["entity"].items())
     record = document["record"]
     lines = [f"{document['view']}: {keys}, read at {time_text(document['as_of_ms'])}"]
+    if document["own_event"] is not None:
+        lines.append(f"the event of the request is {document['own_event']['state']}")
     if record is None:
         return [*lines, "no record in the online store"]
     high_ms = record["event_high_ms"]
@@ -89,7 +121,7 @@ def _print_feature(console: Console, document: Document, feature: Document, whol
     console.print(feature["sentence"], markup=False)
     for line in time_line(document, feature):
         console.print(line, markup=False, style="dim" if line.endswith("UTC") else None)
-    if whole and feature["cells"]:
+    if whole and (feature["cells"] or feature["own_event"]):
         console.print(_cells(document, feature))
         left = len(feature["cells"]) - _MOST_CELLS
         if left > 0:
@@ -116,6 +148,13 @@ def _cells(document: Document, feature: Document) -> Table:
             *(_value(cell["partials"][name]) for name in feature["merged"]),
             _value(share["alone"]),
         )
+    if feature["own_event"] is not None:
+        partials = document["own_event"]["partials"]
+        table.add_row(
+            "the event", time_text(document["as_of_ms"]), "", "1",
+            *(_value(partials[name]) for name in feature["merged"]),
+            _value(feature["own_event"]["alone"]),
+        )  # fmt: skip
     merged = (_value(value) for value in feature["merged"].values())
     table.add_row(
         "together", "", "", str(feature["events"]), *merged, _value(feature["value"]), style="bold"

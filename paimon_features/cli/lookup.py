@@ -95,6 +95,11 @@ def lookup(
     \b
     #   a cell in the value                   .   a cell not in it
     [   where the window begins               )   where it ends
+
+    With --event, name the service first, and then the view or its features:
+
+    
+    paimon-features lookup fraud_v2 by_card:sum_1h --event payment.json --explain
     """
     project = Project.open(path)
     if event is not None:
@@ -103,6 +108,11 @@ def lookup(
                 "--event has the keys, the time and the request inputs; leave "
                 "--entity, --request and --as-of out"
             )
+        if explain:
+            from paimon_features.cli._explanation import show_event_explanation
+
+            show_event_explanation(project, features, parse_event(event), as_json)
+            return
         if len(features) > 1:
             raise click.UsageError("--event is read by one service")
         _show(project.get_online_features(features[0], event=parse_event(event)), as_json)

@@ -295,16 +295,16 @@ class OwnEvents:
         """Return a partial of each event for each window, shape ``(windows * rows,)``."""
         rows = len(self.member)
         if not rows:
-            return self._at(read_ms)[partial.name]
+            return self.partials_at(read_ms)[partial.name]
         # axes: windows, rows
         times = np.asarray(read_ms, np.int64).reshape(-1, rows)
         if (times == times[0]).all():
-            one = self._at(times[0])[partial.name]
+            one = self.partials_at(times[0])[partial.name]
             windows = len(times)
             return Column(np.tile(one.values, windows), np.tile(one.mask, windows))
-        return Column.concat([self._at(of_window)[partial.name] for of_window in times])
+        return Column.concat([self.partials_at(of_window)[partial.name] for of_window in times])
 
-    def _at(self, read_ms: Ints) -> dict[str, Column]:
+    def partials_at(self, read_ms: Ints) -> dict[str, Column]:
         """Return the partials of each event, as if it happened at the time of the read."""
         partials = self._known.get(read_ms.tobytes())
         if partials is None:

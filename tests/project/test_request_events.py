@@ -97,6 +97,14 @@ def test_commands_read_events_and_build_training_sets(filled: Project) -> None:
     assert found["count_1h"] >= 1
     shown = run("lookup", "fraud_v1", "--event", json.dumps(event)).output
     assert "the event is counted" in shown
+    explain = ["--event", json.dumps(event), "--explain"]
+    text = run("lookup", "fraud_v1", "by_card:count_1h", *explain).output
+    assert "the event of the request is counted" in text
+    assert "and from the event of the request" in " ".join(text.split())
+    assert "the event " in text
+    document = json.loads(run("lookup", "fraud_v1", "by_card", *explain, "--json").stdout)
+    assert {f["name"]: f["value"] for f in document["features"]}.items() <= found.items()
+    assert "takes one feature view" in invoke("lookup", "fraud_v1", *explain).output
     run("training-set", "fraud", "--service", "fraud_v1")
     built = table_options.properties(filled.lake, "training_fraud")
     assert "training-set.definitions" in built

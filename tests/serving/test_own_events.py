@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.core.errors import DefinitionError, OnlineStoreError, RequestError
+from paimon_features.core.errors import (
+    DefinitionError,
+    OnlineStoreError,
+    RequestError,
+    UnknownNameError,
+)
 from paimon_features.core.types.schema import Float64, Int64, String
 from paimon_features.definitions import (
     Definitions,
@@ -27,6 +33,7 @@ from paimon_features.definitions import (
 from paimon_features.definitions.aggregates import Aggregate, Count, Last, Mean, Sum
 from paimon_features.definitions.own_events import EventReads
 from paimon_features.online.store.memory_store import MemoryStore
+from paimon_features.serving.reading.explain import explain_event, plain, service_event
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.replies.response import OnlineResponse
@@ -116,6 +123,20 @@ def _check(
     values, statuses = event_rows(got.table)[0], got.statuses.to_pylist()[0]
     wrong = differences(view, mine, own["t"], expected, values, statuses, own_event=own)
     assert not wrong, (own, got.own_event, wrong)
+    names = [f.name for f in view.compiled.features]
+    document = explain_event(fetcher, view.name, event, names)
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert got.own_event == {view.name: document["own_event"]["state"]}
+    counted = document["own_event"]["state"] == "counted"
+    for feature, shown in zip(view.compiled.features, document["features"], strict=True):
+        assert (shown["value"], shown["status"]) == (
+            plain(values[feature.name]), statuses[feature.name],
+        )  # fmt: skip
+        is_counted = counted and feature.aggregate.counts_own_event
+        assert (shown["own_event"] is not None) == is_counted, shown
+        assert ("event of the request" in shown["sentence"]) == is_counted, shown
+        if is_counted and not shown["cells"]:
+            assert shown["own_event"]["alone"] == shown["value"]
 
 
 class Shop:
@@ -185,6 +206,40 @@ def test_a_null_key_is_an_unknown_entity_of_its_view_only(tmp_path: Path) -> Non
         {"card": 7, "merchant": None, "count_1h": 3, "mean_amount_1h": 8.0, "count_1d": None}
     ]
     assert response.status_rows()[0]["count_1d"] == "MISSING"
+
+
+def test_an_explanation_has_the_event_and_its_value_alone(tmp_path: Path) -> None:
+    usual = Mean("amount", windows=["1h"], own_event=False, name="usual")
+    view = by_card(Sum("amount", windows=["1h"]), usual, where="amount > 0")
+    shop = Shop(tmp_path, [payment(at=NOW_MS - 1, amount=2.0)], view)
+
+    def explained(**columns: Any) -> Any:
+        event, names = service_event(shop.definitions, "fraud", payment(**columns), "by_card")
+        return explain_event(shop.fetcher, "by_card", event, names)
+
+    document = explained()
+    total, before = document["features"]
+    assert document["as_of_ms"] == NOW_MS
+    assert document["own_event"]["state"] == "counted"
+    assert document["own_event"]["partials"]["p_sum_amount"] == 8.0
+    assert (total["value"], total["merged"], total["own_event"]) == (
+        10.0, {"p_sum_amount": 2.0}, {"alone": 8.0},
+    )  # fmt: skip
+    assert "from 1 event in 1 cell of 1s and from the event of the request" in total["sentence"]
+    assert (before["value"], before["own_event"]) == (2.0, None)
+    dropped = explained(amount=-1.0)
+    assert dropped["own_event"] == {"state": "not a member", "partials": None}
+    assert dropped["features"][0]["value"] == 2.0
+    unknown = explained(card=None)
+    assert (unknown["entity"], unknown["record"]) == ({"card": None}, None)
+    assert {feature["status"] for feature in unknown["features"]} == {"MISSING"}
+    first = explained(card=8)
+    assert (first["record"], first["features"][0]["value"]) == (None, 8.0)
+    assert "from no cell and from the event of the request" in first["features"][0]["sentence"]
+    with pytest.raises(UnknownNameError, match="'by_card:mean' of service 'fraud'"):
+        service_event(shop.definitions, "fraud", payment(), "by_card", ["mean"])
+    with pytest.raises(UnknownNameError, match="feature view 'other' of service 'fraud'"):
+        service_event(shop.definitions, "fraud", payment(), "other")
 
 
 def test_request_inputs_are_columns_of_the_event(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from paimon_features.project.monitoring.time_ranges import TimeRange
 from paimon_features.project.planning.plan import differences
 from paimon_features.project.status import StatusReader
 from paimon_features.project.web.view_copies import ViewCopies
-from paimon_features.serving.reading.explain import explain
+from paimon_features.serving.reading.explain import explain, explain_event, service_event
 from paimon_features.serving.reading.explain_query import ExplainQuery
 
 MOST_DEFINITIONS = 5_000
@@ -377,6 +377,12 @@ class ProjectPages:
         """``GET /explain`` of the feature server, of a copy of the view's newest snapshot."""
         request = ExplainQuery.of(query)
         view = self._project.view(request.view)
+        if request.service is not None and request.event is not None:
+            chosen = None if request.feature is None else [request.feature]
+            event, explained = service_event(
+                self._project.definitions, request.service, request.event, view.name, chosen
+            )
+            return explain_event(self._copies.fetcher(view), view.name, event, explained)
         entity = request.typed(view.keys)
         at_ms = now_ms() if request.as_of_ms is None else request.as_of_ms
         features = None if request.feature is None else [request.feature]

@@ -24,13 +24,21 @@ from typing import Any, cast
 import numpy as np
 
 from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import UnknownNameError
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.types.statuses import Status
 from paimon_features.core.windows import Window, ceil_ms, floor_ms, format_duration
-from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
+from paimon_features.definitions import (
+    CompiledFeature,
+    CompiledView,
+    Definitions,
+    FeatureRef,
+    Selection,
+)
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS
 from paimon_features.definitions.aggregates.fold import NEVER_MS, fold
 from paimon_features.definitions.finishing import finish_window
+from paimon_features.definitions.own_events import OwnEvents, RequestEvents
 from paimon_features.online.store.codec import (
     INDEX_BIAS,
     LEVEL_SHIFT,
@@ -41,7 +49,12 @@ from paimon_features.online.store.codec import (
 from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.markers import EpochContent, ViewState
 from paimon_features.online.store.store import OnlineStore
-from paimon_features.serving.reading.entities import Buckets, entity_keys
+from paimon_features.serving.reading.entities import (
+    Buckets,
+    EntityKeys,
+    entity_keys,
+    keys_of_events,
+)
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 
 Document = dict[str, Any]
@@ -59,7 +72,7 @@ def explain(
     from.
 
     ``entity`` maps each key column to one value. With ``features``, only these are explained, and
-    only their partials are included.
+    only their partials are included. ``explain_event`` explains a read with an event.
     The document has, all times in UTC ms:
 
     - ``view``, ``entity``, ``as_of_ms``, ``levels_ms`` (sizes of the cells, the first is the tile),
@@ -69,11 +82,15 @@ def explain(
       ``bucket``, ``event_high_ms``, ``size_bytes``; null for an entity without a record;
     - ``cells``, in the order of the record: ``level`` (null for the lifetime cell), ``start_ms``
       (inclusive; null for the lifetime cell), ``end_ms`` (exclusive), ``events``, ``partials``;
+    - ``own_event``: for a read with an event of the view's source, else null: ``state`` (as in the
+      reply) and ``partials``, null unless it is counted;
     - ``features``: ``name``, ``aggregate``, ``type``, ``kind``, ``window``, ``calendar``,
       ``hop_ms``, ``offset_ms``, ``start_ms`` (inclusive; null for a lifetime), ``end_ms``
       (exclusive), ``cells`` (what the value is computed from: ``cell``, the index in the list
       above, and ``alone``, the value without all other cells), ``merged`` (the partials of
-      these cells as one), ``events``, ``value``, ``status`` and ``sentence``.
+      these cells as one), ``events`` (in the cells), ``own_event`` (``alone``, the value of the
+      event of the request without all cells; null where it is not counted), ``value``, ``status``
+      and ``sentence``.
 
     Raises
     ------
@@ -82,6 +99,62 @@ def explain(
     RequestError, StoreNotReadyError, OnlineStoreError
         As ``FeatureFetcher.get`` does.
     """
+    entities = {name: [value] for name, value in entity.items()}
+    return _explain(fetcher, view, entities, as_of_ms, features)
+
+
+def explain_event(
+    fetcher: FeatureFetcher, view: str, event: RequestEvents, features: Sequence[str]
+) -> Document:
+    """Return the same for a read with one event (``service_event``), as of its time.
+
+    Raises
+    ------
+    As ``explain``.
+    """
+    return _explain(fetcher, view, event.entities, int(event.times_ms[0]), features, event)
+
+
+def service_event(
+    definitions: Definitions,
+    service: str,
+    event: Mapping[str, object],
+    view: str,
+    features: Sequence[str] | None = None,
+) -> tuple[RequestEvents, list[str]]:
+    """Return an event as a service is read with it, and the features of a view to explain.
+
+    They are ``features``, or all of this view that the service reads.
+
+    Raises
+    ------
+    UnknownNameError
+        For an unknown service, and for a view or feature that the service does not read.
+    RequestError
+        For a service without ``request=``, and for an event that does not fit.
+    """
+    of = definitions.service(service)
+    reads = definitions.event_reads(of)
+    refs = Selection.of(definitions.outputs(of.items())).refs
+    of_view = [ref.feature for ref in refs if ref.view == view]
+    owner = f"service {service!r}"
+    if not of_view:
+        views = dict.fromkeys(ref.view for ref in refs)
+        raise UnknownNameError.of("feature view", view, views, owner)
+    for name in features or ():
+        if name not in of_view:
+            raise UnknownNameError.of("feature", f"{view}:{name}", map(str, refs), owner)
+    return reads.parse(event), list(features or of_view)
+
+
+def _explain(
+    fetcher: FeatureFetcher,
+    view: str,
+    entities: Mapping[str, object],
+    as_of_ms: int,
+    features: Sequence[str] | None,
+    event: RequestEvents | None = None,
+) -> Document:
     variants = fetcher.variants(view)
     keys = ViewKeys(fetcher.project, view, fetcher.store.key_prefix)
     recorder = _Recorder(fetcher.store)
@@ -90,10 +163,16 @@ def explain(
         features = [f.name for f in _in_store(variants, state, ()).features]
     store = cast(OnlineStore, recorder)  # a read calls nothing else of it
     reader = FeatureFetcher(fetcher.project, variants, store, clock=fetcher.clock)
-    entities = {name: [value] for name, value in entity.items()}
-    response = reader.get([FeatureRef(view, name) for name in features], entities, as_of_ms)
+    refs = [FeatureRef(view, name) for name in features]
+    if event is None:
+        response = reader.get(refs, entities, as_of_ms)
+    else:
+        response = reader.get_event(refs, event)
     compiled = _in_store(variants, recorder.answers[keys.state], features)
-    record = _DecodedRecord.of(keys, compiled, features, entities, recorder.answers)
+    encode = entity_keys if event is None else keys_of_events
+    entity = encode(compiled.keys, entities)
+    record = _DecodedRecord.of(keys, compiled, features, entity, recorder.answers)
+    own_event = None if event is None else event.of_view(compiled)
     [values], [statuses] = response.table.to_pylist(), response.statuses.to_pylist()
     return {
         "view": view,
@@ -104,11 +183,20 @@ def explain(
         "freshness": asdict(response.freshness[view]),
         "record": record.header(),
         "cells": [cell.document() for cell in record.cells],
+        "own_event": None if own_event is None else _event(record, own_event, as_of_ms),
         "features": [
-            _feature(compiled, record, f, as_of_ms, values[f.name], statuses[f.name])
+            _feature(record, f, as_of_ms, values[f.name], statuses[f.name], own_event)
             for f in record.features
         ],
     }
+
+
+def _event(record: _DecodedRecord, own_event: OwnEvents, as_of_ms: int) -> Document:
+    [state], partials = own_event.states, None
+    if own_event.member.all():
+        columns = own_event.partials_at(np.array([as_of_ms]))
+        partials = {name: plain(_values(columns[name])[0]) for name in record.partials}
+    return {"state": state, "partials": partials}
 
 
 def _in_store(
@@ -188,7 +276,7 @@ class _DecodedRecord:
         keys: ViewKeys,
         view: CompiledView,
         features: Sequence[str],
-        entities: Mapping[str, object],
+        entity: EntityKeys,
         answers: Mapping[bytes, bytes | None],
     ) -> _DecodedRecord:
         layout = RecordLayout(view)
@@ -196,7 +284,6 @@ class _DecodedRecord:
         state = ViewState() if raw is None else ViewState.from_bytes(raw)
         assert state.epoch is not None
         assert state.content is not None  # or the read would not have been answered
-        entity = entity_keys(view.keys, entities)
         [bucket] = Buckets(list(view.keys.values()), state.content.buckets).of([entity])
         [entity_key] = entity.encoded
         record = answers[keys.bucket(state.epoch, bucket).record_stem + entity_key]
@@ -227,10 +314,15 @@ class _DecodedRecord:
         """Return the partials of all cells, by name."""
         return self.layout.columns(self.records.cells, names)
 
-    def _cells(self) -> Iterator[_Cell]:
+    @cached_property
+    def partials(self) -> list[str]:
+        """The names of the partials that the features are computed from."""
         needed = {name for feature in self.features for name in feature.partials}
         needed |= {EVENT_TIME_MAX.name, ROWS.name}
-        names = [partial.name for partial in self.view.partials if partial.name in needed]
+        return [partial.name for partial in self.view.partials if partial.name in needed]
+
+    def _cells(self) -> Iterator[_Cell]:
+        names = self.partials
         values = {n: _values(c) for n, c in self.columns(names).items()}
         for i, key in enumerate(self.records.cells.rows["key"].tolist()):
             level = key >> LEVEL_SHIFT
@@ -251,29 +343,34 @@ class _DecodedRecord:
 
 
 def _feature(
-    view: CompiledView,
-    taken: _DecodedRecord,
+    record: _DecodedRecord,
     feature: CompiledFeature,
     as_of_ms: int,
     value: object,
     status: str,
+    own_event: OwnEvents | None,
 ) -> Document:
-    window = feature.window
+    view, window = record.view, feature.window
     start_ms, end_ms = window.bounds(as_of_ms)
     used = [
         i
-        for i, cell in enumerate(taken.cells)
+        for i, cell in enumerate(record.cells)
         if (cell.level is None and window.length is None)
         or cell.is_in(view.levels_ms, feature.level, start_ms, end_ms)
     ]
     names = [*feature.partials, EVENT_TIME_MAX.name, ROWS.name]
-    chosen = {n: c.take(np.array(used, np.int64)) for n, c in taken.columns(names).items()}
+    chosen = {n: c.take(np.array(used, np.int64)) for n, c in record.columns(names).items()}
     alone = _folded(view, feature, chosen, np.arange(len(used) + 1), as_of_ms)
     whole = _folded(view, feature, chosen, np.array([0, len(used)]), as_of_ms)
     merged = {name: _values(column)[0] for name, column in whole.partials.items()}
     events = int(merged[ROWS.name] or 0)
     shares = [{"cell": i, "alone": plain(v)} for i, v in zip(used, alone.values, strict=True)]
     lifetime = window.length is None
+    event = None
+    if own_event is not None and feature.aggregate.counts_own_event and own_event.member.all():
+        of_event = _folded(view, feature, chosen, np.array([0, 0]), as_of_ms, own_event)
+        event = {"alone": plain(of_event.values[0])}
+    used_cells = [record.cells[i] for i in used]
     return {
         "name": feature.name,
         "aggregate": feature.aggregate.kind,
@@ -288,9 +385,10 @@ def _feature(
         "cells": shares,
         "merged": {name: plain(merged[name]) for name in feature.partials},
         "events": events,
+        "own_event": event,
         "value": plain(value),
         "status": status,
-        "sentence": _sentence(view, feature, [taken.cells[i] for i in used], events, value, status),
+        "sentence": _sentence(view, feature, used_cells, events, value, status, event is not None),
     }
 
 
@@ -306,10 +404,11 @@ def _folded(
     cells: Mapping[str, Column],
     offsets: Ints,
     as_of_ms: int,
+    own_event: OwnEvents | None = None,
 ) -> _FoldResult:
-    """Return ranges of cells, each folded and finished by itself."""
+    """Return ranges of cells, each folded and finished by itself, or one with the event."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
-    (finished,) = finish_window(view, [feature], merged, as_of_ms)
+    (finished,) = finish_window(view, [feature], merged, as_of_ms, own_event)
     return _FoldResult(merged, finished.column.to_pylist(feature.type))
 
 
@@ -323,6 +422,7 @@ def _sentence(
     events: int,
     value: object,
     status: str,
+    with_event: bool,
 ) -> str:
     """Return the value and what it was computed from, in a sentence or two."""
     if status == Status.MISSING.name:
@@ -336,6 +436,8 @@ def _sentence(
     origin = (
         f"from {_number(events, 'event')} in {' and '.join(parts)}" if cells else "from no cell"
     )
+    if with_event:
+        origin += " and from the event of the request"
     text = f"{feature.name} is {_shown(value)}, {origin}; {_window(feature.window)}."
     if status == Status.STALE.name:
         text += " The store is behind by more than the view's max_staleness."

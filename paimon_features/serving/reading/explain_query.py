@@ -3,6 +3,7 @@
 ::
 
     /explain?view=spend&entity=customer_id%3D12346&as_of=1323432000000&feature=count_7d
+    /explain?view=spend&service=fraud_v1&event=%7B%22customer_id%22%3A12346%2C...%7D
 """
 
 from __future__ import annotations
@@ -13,27 +14,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
 from paimon_features.core.errors import RequestError, unknown_name
 from paimon_features.core.types.schema import DataType
 
-_FIELDS = ("view", "entity", "as_of", "feature")
+_FIELDS = ("view", "entity", "as_of", "feature", "service", "event")
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainQuery:
-    """Features of one entity of a view, to be explained; None as ``as_of_ms`` is the clock."""
+    """Features of one entity of a view, to be explained; None as ``as_of_ms`` is the clock.
+
+    With an ``event``, it has the entity and the time, and ``service`` says how it is read.
+    """
 
     view: str
     entity: Mapping[str, str]
     as_of_ms: int | None
     feature: str | None
+    service: str | None = None
+    event: Mapping[str, object] | None = None
 
     @classmethod
     def of(cls, query: str) -> ExplainQuery:
-        """Parse ``view``, ``entity`` as ``key=value`` for each key, ``as_of`` and ``feature``.
+        """Parse ``view``, ``entity`` as ``key=value`` for each key, ``as_of`` and ``feature``; or
+        ``service`` and ``event``, a JSON object, for ``entity`` and ``as_of``.
 
-        >>> ExplainQuery.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
-        ExplainQuery(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
+        >>> ExplainQuery.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db").entity
+        {'user': '7', 'shop': 'a=b'}
+        >>> ExplainQuery.of("view=spend&service=fraud&event=%7B%22user%22%3A7%7D").event
+        {'user': 7}
 
         Raises
         ------
@@ -60,6 +70,14 @@ class ExplainQuery:
             if key in into:
                 raise RequestError(f"the query has {key[:80]!r} twice")
             into[key] = text
+        if "event" in fields or "service" in fields:
+            if not {"view", "service", "event"} <= fields.keys() or entity or "as_of" in fields:
+                raise RequestError(
+                    "the query of an event needs view=NAME, service=NAME and event=JSON, without "
+                    "entity and as_of: they are those of the event"
+                )
+            event = _event(fields["event"])
+            return cls(fields["view"], {}, None, fields.get("feature"), fields["service"], event)
         if "view" not in fields or not entity:
             raise RequestError("the query needs view=NAME and entity=KEY=VALUE for each key")
         return cls(fields["view"], entity, _time(fields.get("as_of")), fields.get("feature"))
@@ -105,6 +123,16 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "date": dt.date.fromisoformat,
 }
+
+
+def _event(text: str) -> dict[str, object]:
+    try:
+        event = parse_unambiguous_json(text)
+    except ValueError as error:
+        raise RequestError(f"event: not a JSON object: {error}") from error
+    if not isinstance(event, dict):
+        raise RequestError("event: expected one JSON object, the columns of the event")
+    return event
 
 
 def _time(text: str | None) -> int | None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pyarrow as pa
@@ -148,6 +149,26 @@ def test_events_of_features_that_are_read_by_keys_are_refused(
     other = make_client()
     detail = other.read({"feature_service": "reading_v1", "event": {"user": 1}}).problem[2]
     assert "'event' is for a feature service with request=" in detail
+
+
+def test_an_event_is_explained(client: Any) -> None:
+    fields = {"view": "by_card", "service": "fraud_v1", "event": json.dumps(EVENT)}
+    reply = client.get("/explain", query=urlencode(fields))
+    assert reply.status == 200, reply.json
+    assert reply.json["own_event"]["state"] == "counted"
+    assert [f["value"] for f in reply.json["features"]] == [2, 2.0]
+    assert [f["own_event"] for f in reply.json["features"]] == [{"alone": 1}, None]
+    for changed, message in (
+        ({"entity": "card=7"}, "without entity and as_of"),
+        ({"service": "by_card"}, "unknown service 'by_card'"),
+        ({"event": "[1]"}, "expected one JSON object"),
+        ({"event": '{"card": 1, "card": 2}'}, "not a JSON object"),
+        ({"event": "{}"}, "no column"),
+        ({"view": "other"}, "'other' of service 'fraud_v1'"),
+    ):
+        reply = client.get("/explain", query=urlencode({**fields, **changed}))
+        assert 400 <= reply.status < 500
+        assert message in json.dumps(reply.json), reply.json
 
 
 def test_a_model_of_the_service_is_asked_with_an_event(client: Any) -> None:

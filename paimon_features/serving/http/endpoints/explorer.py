@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -11,7 +14,7 @@ from paimon_features.core.errors import OverloadedError, UnknownNameError
 from paimon_features.serving.http.access.access import Rights
 from paimon_features.serving.http.definitions.definition_set import DefinitionSet
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.reading.explain import explain
+from paimon_features.serving.reading.explain import explain, explain_event, service_event
 from paimon_features.serving.reading.explain_query import ExplainQuery
 
 _MOST_WAITING = 8
@@ -43,14 +46,10 @@ class Explorer:
             raise RequestRejected(
                 "forbidden", f"the token {rights.client!r} may not explain features"
             )
-        features = _allowed(definitions, rights, query_)
-        entity = query_.typed(definitions.fetcher.variants(query_.view)[0].keys)
-        as_of_ms = definitions.fetcher.clock() if query_.as_of_ms is None else query_.as_of_ms
+        work = _work(definitions, rights, query_)
         self._waiting += 1
         try:
-            document = await asyncio.get_running_loop().run_in_executor(
-                self._thread, explain, definitions.fetcher, query_.view, entity, as_of_ms, features
-            )
+            document = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self._waiting -= 1
         return msgspec.json.encode(document)
@@ -58,6 +57,26 @@ class Explorer:
     def close(self) -> None:
         """Release the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(
+    definitions: DefinitionSet, rights: Rights, query_: ExplainQuery
+) -> Callable[[], dict[str, Any]]:
+    features, fetcher, view = (
+        _allowed(definitions, rights, query_),
+        definitions.fetcher,
+        query_.view,
+    )
+    if query_.service is not None and query_.event is not None:
+        definitions.check_rights(definitions.plan(query_.service, ()), rights)
+        chosen = None if query_.feature is None else [query_.feature]
+        event, explained = service_event(
+            definitions.definitions, query_.service, query_.event, view, chosen
+        )
+        return partial(explain_event, fetcher, view, event, explained)
+    entity = query_.typed(fetcher.variants(view)[0].keys)
+    as_of_ms = fetcher.clock() if query_.as_of_ms is None else query_.as_of_ms
+    return partial(explain, fetcher, view, entity, as_of_ms, features)
 
 
 def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -> list[str] | None:
