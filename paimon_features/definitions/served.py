@@ -84,10 +84,11 @@ which it was made, under the name that training sets have it."""
 _OF_THE_VIEW = ("windows", "name", "own_event")
 
 
-def definition_of(view: CompiledView, features: Sequence[str]) -> str:
+def definition_of(view: CompiledView, features: Sequence[str], *, with_event: bool = False) -> str:
     """Return a digest of some features of a view: equal if the same data result in the same values.
 
-    Adding other features to the view does not change it.
+    Adding other features to the view does not change it. ``with_event`` is for a read with an
+    event of the view's source: a feature that counts it has another definition.
 
     Raises
     ------
@@ -100,7 +101,8 @@ def definition_of(view: CompiledView, features: Sequence[str]) -> str:
         if feature is None:
             available = [f.name for f in view.features]
             raise UnknownNameError.of("feature", name, available, f"view {view.name!r}")
-        described.append(_described(feature))
+        counts_event = with_event and feature.aggregate.counts_own_event
+        described.append([*_described(feature), *(["own_event"] if counts_event else [])])
     known_from = [json.dumps(window.to_document()) for window in view.windows]
     return _digest(
         # which entities are known depends on the longest of all windows

@@ -229,6 +229,7 @@ class QueryGroup:
                 result.snapshots,
                 result.values,
                 result.codes,
+                None if own_events is None else requested,
             )
         inputs = {
             name: Column.concat([one.inputs[name] for one in queries])

@@ -15,6 +15,7 @@ from paimon_features.core.types.schema import DataType
 from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.definitions.own_events import RequestEvents
 from paimon_features.definitions.selection import Codes
 from paimon_features.online.store.markers import EpochContent, Marker
 from paimon_features.serving.replies.freshness import Freshness
@@ -27,7 +28,8 @@ class ViewProvenance:
     ``epoch`` and ``content`` identify the records, and ``markers`` the snapshot applied to their
     buckets; ``bucket_of`` has the bucket of each row, and ``snapshots`` the newest snapshot in
     its record (NEVER_MS: no record). ``values`` and ``codes`` are those of all features that were
-    read, including those that only an interaction uses.
+    read, including those that only an interaction uses. ``events`` are the events of the requests,
+    one per row, in a view of their source.
     """
 
     view: CompiledView
@@ -38,6 +40,7 @@ class ViewProvenance:
     snapshots: Ints
     values: Mapping[str, Column]
     codes: Mapping[str, Codes]
+    events: RequestEvents | None = None
 
 
 @dataclass(frozen=True, eq=False)

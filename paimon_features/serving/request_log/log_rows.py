@@ -24,6 +24,8 @@ from paimon_features.core.types.schema import DataType, ListType, MapType, arrow
 from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.definitions import CompiledView, FeatureRef
 from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.definitions.event_partials import event_columns
+from paimon_features.definitions.own_events import RequestEvents
 from paimon_features.definitions.selection import Codes
 from paimon_features.definitions.served import (
     SERVED_COLUMNS,
@@ -98,7 +100,7 @@ class LogRowBuilder:
         self._project = project
         self._worker = worker
         self._entity = entities
-        self._definitions: dict[tuple[int, tuple[str, ...]], tuple[CompiledView, str]] = {}
+        self._definitions: dict[tuple[int, tuple[str, ...], bool], tuple[CompiledView, str]] = {}
 
     def rows(self, noted: SampledReply) -> list[dict[str, Any]]:
         """Return the rows of one response, in the order of its entities."""
@@ -138,7 +140,9 @@ class LogRowBuilder:
         # the features of a view share arrays of codes
         shared = {id(of): _names_of(of, chosen) for of in read.codes.values()}
         codes = [shared[id(read.codes[name])] for name in names]
-        definition = self._definition(view, names)
+        with_event = read.events is not None
+        definition = self._definition(view, names, with_event)
+        inputs = self._events_of(view, read.events, chosen)
         out = []
         for i, at in enumerate(chosen):
             marker, snapshot = read.markers[read.bucket_of[at]], int(read.snapshots[at])
@@ -150,6 +154,7 @@ class LogRowBuilder:
                     "entity": self._entity([keys[name][i] for name in view.keys]),
                     "feature_values": dumps(dict(zip(names, [v[i] for v in values], strict=True))),
                     "feature_statuses": dumps(dict(zip(names, [c[i] for c in codes], strict=True))),
+                    "inputs": inputs[i],
                     "applied_snapshot": marker.applied_snapshot,
                     "record_snapshot": None if snapshot == NEVER_MS else snapshot,
                     "commit_time_ms": marker.commit_time_ms,
@@ -198,14 +203,42 @@ class LogRowBuilder:
             for i, row in enumerate(noted.rows)
         ]
 
-    def _definition(self, view: CompiledView, names: tuple[str, ...]) -> str:
+    def _events_of(
+        self, view: CompiledView, events: RequestEvents | None, chosen: Sequence[int]
+    ) -> list[str | None]:
+        """Return the columns of each event that the view uses, without its keys and time, which the
+        row has. Where entities are hashed, the keys of other views are left out, too."""
+        if events is None:
+            return [None] * len(chosen)
+        hidden = {*view.keys, events.source.event_time}
+        if self._entity.prefix:
+            hidden |= {*events.reads.keys.values()}
+        schema = view.source.schema
+        columns = {
+            name: _chosen(schema[name], events.columns[name], chosen)
+            for name in event_columns(view)
+            if name not in hidden
+        }
+        rows = [{name: of[i] for name, of in columns.items()} for i in range(len(chosen))]
+        return [_finite_text(row) for row in rows]
+
+    def _definition(self, view: CompiledView, names: tuple[str, ...], with_event: bool) -> str:
         # by identity, which is unique while the cache keeps a reference to the view
-        cached = self._definitions.get((id(view), names))
+        cached = self._definitions.get((id(view), names, with_event))
         if cached is None:
             if len(self._definitions) >= 1_000:
                 self._definitions.clear()
-            cached = self._definitions[id(view), names] = view, definition_of(view, names)
+            definition = definition_of(view, names, with_event=with_event)
+            cached = self._definitions[id(view), names, with_event] = view, definition
         return cached[1]
+
+
+def _finite_text(columns: Mapping[str, Any]) -> str | None:
+    """Return the columns of an event; None where a number in a list is not finite."""
+    try:
+        return dumps(columns)
+    except ValueError:
+        return None
 
 
 _DAY_0, _TIME_0 = dt.date(1970, 1, 1), dt.datetime(1970, 1, 1)

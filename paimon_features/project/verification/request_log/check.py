@@ -29,6 +29,7 @@ from paimon_features.project.verification.request_log.lake_values import (
     ExpectedFromTiles,
     Key,
     entities_of,
+    event_of_row,
     rounds,
     same,
 )
@@ -40,7 +41,8 @@ from paimon_features.project.verification.request_log.log_report import (
 from paimon_features.project.verification.request_log.sampled_rows import LoggedRow, sampled_rows
 from paimon_features.serving.request_log.log_rows import EntityText, loads
 from paimon_features.testing.reference.compare import differences
-from paimon_features.testing.reference.features import Answer, answer
+from paimon_features.testing.reference.features import Answer, Event, answer
+from paimon_features.testing.reference.tiler import event_rows
 
 CLOCKS_MS = 60_000
 """The largest accepted difference between the clocks of hosts."""
@@ -142,10 +144,10 @@ class _LoggedViewCheck:
     def _why_not(self, row: LoggedRow, record: GenerationRecord | None) -> str:
         """Why a row cannot be compared; "" if it can."""
         try:
-            definition = definition_of(self.view, list(row.values))
+            definitions = [self._definition(row, with_event) for with_event in (False, True)]
         except UnknownNameError:
-            definition = ""
-        if definition != row.definition:
+            definitions = []
+        if row.definition not in definitions:
             return f"the definition of {self.name!r} has changed since"
         if record is None or not self.lake.exists(record.table):
             return f"generation {row.generation} of {self.name!r} is gone"
@@ -160,6 +162,9 @@ class _LoggedViewCheck:
         if not row.entity.startswith(self.text.prefix):
             return "entities are hashed by another salt"
         return ""
+
+    def _definition(self, row: LoggedRow, with_event: bool) -> str:
+        return definition_of(self.view, list(row.values), with_event=with_event)
 
     def _times_fit(self, row: LoggedRow, table: str) -> bool:
         """Return True if the snapshots of a row match its times, as far as they still exist."""
@@ -202,11 +207,11 @@ class _LoggedViewCheck:
 
     def _check_groups(self, groups: Mapping[tuple[str, int], Sequence[LoggedRow]]) -> None:
         entities = self._entities(groups)
-        clear = {entity for entity in entities.values() if entity is not None}
+        clear = {entity for entity in entities.values() if entity and None not in entity}
         events = EventsBehindTiles(self.lake, self.definition, clear)
         for (table, number), rows in sorted(groups.items()):
             identified = [row for row in rows if entities[row.entity] is not None]
-            keys: set[Key] = {e for row in identified if (e := entities[row.entity]) is not None}
+            keys = {e for row in identified if (e := entities[row.entity]) and None not in e}
             try:
                 tiles = ExpectedFromTiles(
                     self.lake, self.view, table, number, keys, min(row.as_of_ms for row in rows)
@@ -254,6 +259,7 @@ class _LoggedViewCheck:
         entity: Key | None,
     ) -> None:
         names = list(row.values)
+        event: pa.Table | None = None
         types = {f.name: f.type for f in self.view.features}
         try:
             served = {name: loads(types[name], row.values[name]) for name in names}
@@ -261,11 +267,24 @@ class _LoggedViewCheck:
             self._unchecked([row], f"not readable: {error}")
             return
         statuses = {name: self._fresh(row, name) for name in names}
+        if entity is not None and None in entity:
+            entity = (
+                None  # the event of a request has a null key: no entity, and no row of the view
+            )
+        elif row.definition != self._definition(row, with_event=False):
+            if entity is None:
+                self._unchecked([row], "events of entities that are hashed, and that no tile has")
+                return
+            try:
+                event = event_of_row(self.view, entity, row.as_of_ms, row.inputs)
+            except KeyError as error:
+                self._unchecked([row], f"events of which the log lacks {error}")
+                return
         if entity is None:
             values: Mapping[str, Any] = dict.fromkeys(names)
             truth: Mapping[str, str] = dict.fromkeys(names, "MISSING")
         else:
-            values, truth = tiles.answer(entity, names, row.as_of_ms)
+            values, truth = tiles.answer(entity, names, row.as_of_ms, event)
         self.report.rows += 1
         self.report.values += len(names)
         self.report.truths[row.request, row.row, row.view] = values
@@ -281,9 +300,14 @@ class _LoggedViewCheck:
                 if served[name] is not None and rounds(self.view, name):
                     only_rounded.add(name)
         if entity is not None:
-            self._ask_events(
-                row, tiles, events, entity, served, statuses, differences, only_rounded
-            )
+            chosen = events.of_tiles(entity, tiles.counts.get(entity, {}))
+            if isinstance(chosen, EventsOfTiles):
+                own_event = None if event is None else event_rows(event)[0]
+                self._ask_events(
+                    row, chosen, own_event, served, statuses, differences, only_rounded
+                )
+            else:
+                self.report.tiles_only[chosen] += 1
         else:
             self.report.tiles_only["entities that no tile has"] += 1
         self.report.differences += differences.values()
@@ -291,21 +315,18 @@ class _LoggedViewCheck:
     def _ask_events(
         self,
         row: LoggedRow,
-        tiles: ExpectedFromTiles,
-        events: EventsBehindTiles,
-        entity: Key,
+        chosen: EventsOfTiles,
+        own_event: Event | None,
         served: Mapping[str, Any],
         statuses: Mapping[str, str],
         found: dict[str, LogDifference],
         only_rounded: Iterable[str],
     ) -> None:
         """Add differences from the events, and remove those that are only rounding."""
-        chosen = events.of_tiles(entity, tiles.counts.get(entity, {}))
-        if not isinstance(chosen, EventsOfTiles):
-            self.report.tiles_only[chosen] += 1
-            return
-        expected = answer(self.definition, chosen.events, row.as_of_ms, online=True)
-        texts = self._differing(chosen, row.as_of_ms, expected, served, statuses)
+        expected = answer(
+            self.definition, chosen.events, row.as_of_ms, online=True, own_event=own_event
+        )
+        texts = self._differing(chosen, row.as_of_ms, expected, served, statuses, own_event)
         if texts and not chosen.all_of_them:
             # which events the tiles contain was a guess, by the order in which they arrived
             self.report.tiles_only["tiles that have grown since"] += 1
@@ -325,10 +346,15 @@ class _LoggedViewCheck:
         expected: Answer,
         served: Mapping[str, Any],
         statuses: Mapping[str, str],
+        own_event: Event | None,
     ) -> dict[str, str]:
         every = {**expected.values, **served}
         all_statuses = {
-            f.name: "ILL_CONDITIONED" if f.name in expected.ill_conditioned else expected.status
+            f.name: "ILL_CONDITIONED"
+            if f.name in expected.ill_conditioned
+            else "PRESENT"
+            if f.name in expected.counting
+            else expected.status
             for f in self.view.features
         }
         texts = differences(
@@ -339,6 +365,7 @@ class _LoggedViewCheck:
             every,
             {**all_statuses, **statuses},
             online=True,
+            own_event=own_event,
         )
         return dict(text.split(": ", 1) for text in texts)
 

@@ -18,10 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.core.columns.column import Column
 from paimon_features.core.types.schema import DataType
 from paimon_features.core.windows import MAX_TIME_MS, floor_ms
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.definitions.aggregates import ROWS, Merge
+from paimon_features.definitions.event_partials import event_columns
+from paimon_features.definitions.own_events import EventReads, RequestEvents
 from paimon_features.lake import Lake, read_arrow
 from paimon_features.lake.metadata.snapshots import ref_of
 from paimon_features.lake.specs import INGEST_TIME_MS, TILE_START
@@ -112,16 +115,27 @@ class ExpectedFromTiles:
         self._fetcher = FeatureFetcher(_PROJECT, [view], store, clock=lambda: self._time_ms)
 
     def answer(
-        self, entity: Key, features: Sequence[str], as_of_ms: int
+        self, entity: Key, features: Sequence[str], as_of_ms: int, event: pa.Table | None = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return values and statuses (never STALE) at ``as_of_ms``, as an online read has them."""
+        """Return values and statuses (never STALE) at ``as_of_ms``, as an online read has them.
+
+        ``event`` is the event of the request, one row (``event_of_row``).
+        """
         self._time_ms = as_of_ms
         refs = [FeatureRef(self.view.name, name) for name in features]
         keys = {
             name: pa.array(key_values(kind, [value]), kind.arrow)
             for (name, kind), value in zip(self.view.keys.items(), entity, strict=True)
         }
-        got = self._fetcher.get(refs, keys, as_of_ms)
+        if event is None:
+            got = self._fetcher.get(refs, keys, as_of_ms)
+        else:
+            reads = EventReads.of(self.view.source, {}, [self.view], {})
+            columns = {
+                name: Column.from_arrow(event.column(name).combine_chunks())
+                for name in event.column_names
+            }
+            got = self._fetcher.get_event(refs, RequestEvents(reads, columns))
         values = {}
         for name in features:
             kind = self._types[name]
@@ -129,6 +143,23 @@ class ExpectedFromTiles:
             # in the form in which the log is read: dates in lists as days, say
             values[name] = loads(kind, json.loads(dumps(value)))
         return values, {name: got.statuses.column(name)[0].as_py() for name in features}
+
+
+def event_of_row(
+    view: CompiledView, entity: Key, as_of_ms: int, logged: Mapping[str, Any]
+) -> pa.Table:
+    """Return the event of a logged request, from its row: one row of the view's source.
+
+    Raises
+    ------
+    KeyError
+        For a column that the view needs and the log lacks.
+    """
+    schema, arrays = view.source.schema, {}
+    row = {**logged, **dict(zip(view.keys, entity, strict=True)), view.source.event_time: as_of_ms}
+    for name in event_columns(view):
+        arrays[name] = pa.array([loads(schema[name], row[name])], schema[name].arrow)
+    return pa.table(arrays)
 
 
 def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) -> MemoryStore:
