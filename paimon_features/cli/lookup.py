@@ -98,7 +98,7 @@ def lookup(
 
     With --event, name the service first, and then the view or its features:
 
-    
+    \b
     paimon-features lookup fraud_v2 by_card:sum_1h --event payment.json --explain
     """
     project = Project.open(path)
