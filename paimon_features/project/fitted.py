@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from paimon_features.core.errors import RequestError
 from paimon_features.core.process.callbacks import OnProgress, ignore_progress
 from paimon_features.core.times.clock import now_ms
-from paimon_features.lake import table_options
 from paimon_features.project.context import ProjectContext
 from paimon_features.transformers.fitted_version import FOLDER
 
@@ -82,9 +81,11 @@ class FittedTransformers:
             if snapshot_id is not None:
                 read = pinned(self._project.lake, table, snapshot_id)
             fitted_on = Pin.of(table, read).to_document()
-            values = json.loads(
-                table_options.properties(self._project.lake, table).get(TRAINING_VALUES, "{}")
-            )
+            lake = self._project.lake
+            # imported here: a project can be opened without the packages of the lake
+            from paimon_features.lake import table_options
+
+            values = json.loads(table_options.properties(lake, table).get(TRAINING_VALUES, "{}"))
             names = getattr(transformer, "names", None) or ()
             if definitions := {name: values[name] for name in names if name in values}:
                 fitted_on["definitions"] = definitions
