@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from paimon_features.core.process.verbosity import set_verbosity
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
 from tests.servers.kafka_server import KafkaServer
@@ -16,6 +17,13 @@ from tests.waiting import LONG_S
 if TYPE_CHECKING:
     from paimon_features.lake.catalog import Lake
     from paimon_features.project import Project
+
+
+@pytest.fixture(autouse=True)
+def verbosity_of_a_command() -> Iterator[None]:
+    """End a command's ``--quiet`` and ``--verbose``, which hold for its process, with its test."""
+    yield
+    set_verbosity(quiet=False, verbose=0)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from paimon_features.core.times.utc_ms import conform, utc_ms
 from paimon_features.core.types.schema import DataType, Float64, Int64, Timestamp
 from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions.request import request_columns
+from paimon_features.definitions.request_values import parser_of_text
 from paimon_features.iteration.algorithms import EventTimeTumblingWindows, OnlineStandardScaler
 from paimon_features.lake import Lake, append_arrow, read_arrow
 from paimon_features.lake.specs import events_spec
@@ -36,7 +37,6 @@ from paimon_features.project.monitoring.feature_values import in_range
 from paimon_features.project.monitoring.time_ranges import TimeRange
 from paimon_features.serving.client.core import _arrow_request
 from paimon_features.serving.client.requests import ClientRequest
-from paimon_features.serving.http.definitions.definition_set import _timestamp as parse_timestamp
 from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers.in_memory.decay import _ages
 from tests.shop_projects import make_project
@@ -321,7 +321,9 @@ def test_clients_send_the_same_milliseconds(seed: int) -> None:
 
 def _parsed(value: Any) -> Any:
     """What the feature server reads from JSON."""
-    return parse_timestamp(value) if isinstance(value, str) else value
+    parse = parser_of_text(Timestamp)
+    assert parse is not None
+    return parse(value) if isinstance(value, str) else value
 
 
 def test_clients_send_missing_times_as_nulls() -> None:

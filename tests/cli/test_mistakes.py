@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], list[str], int, list[str]]] = 
     ),
     "a file without a column": (
         write("other.csv", "time,amount\n1700000000000,2\n"), ["try", FEATURES, "other.csv"], 2,
-        ["other.csv", "no column 'customer_id'", "--column"],
+        ["other.csv", "unknown column 'customer_id'", "--column"],
     ),
     "seconds for milliseconds": (
         nothing, ["try", FEATURES, "sales.csv", "--now", "1700000000"], 2,

@@ -87,7 +87,7 @@ def test_a_started_cluster_has_its_slots_and_shows_where_it_is(cluster: LocalClu
     assert found.running
     assert (found.slots_total, found.slots_free, len(found.pids)) == (4, 4, 2)
     assert FlinkRest(found.address or "").alive()
-    shown = run(cluster, "status")
+    shown = run(cluster)
     assert shown.exit_code == 0
     assert f"address  {found.address}" in shown.output
     assert "slots    4 free of 4" in shown.output
@@ -244,7 +244,7 @@ def test_a_lost_process_is_started_again_and_stop_ends_all(cluster: LocalCluster
     os.kill(job_manager, signal.SIGKILL)
     await_true(lambda: restarted("jobmanager", job_manager))
     await_true(lambda: cluster.status().slots_free == 4)
-    shown = run(cluster, "status").output
+    shown = run(cluster).output
     for name in ("jobmanager", "taskmanager-1"):
         assert re.search(f"process  {name}: pid [0-9]+, restarted once, last after signal 9", shown)
     log = (cluster.log_dir / "supervisor.log").read_text()

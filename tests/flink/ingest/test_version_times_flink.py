@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from paimon_features.ingest.flink.files import ingest_files
 from paimon_features.lake import read_arrow
-from paimon_features.project import Project
 from tests.ingest.local.test_version_times import CONFIG, DEFINITIONS, UP, write
 from tests.long_cases import quick_cases
-
-__all__ = ["CONFIG", "DEFINITIONS"]  # for the fixture ``project``
+from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.flink
 
 
 @pytest.mark.parametrize("form", quick_cases(["csv", "jsonl", "parquet"], "csv"))
-def test_flink_rounds_the_times_of_versions_up_as_well(project: Project, form: str) -> None:
+def test_flink_rounds_the_times_of_versions_up_as_well(tmp_path: Path, form: str) -> None:
+    project = make_project(tmp_path, DEFINITIONS, CONFIG)
     source, state_dir = project.definitions.source("prices"), project.config.state_dir
     done = ingest_files(project.lake, source, [write(project, form)], state_dir=state_dir)
     assert done.accepted == 3
