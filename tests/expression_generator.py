@@ -17,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.core.expressions.calendar_time import FIELDS, UNITS
+from paimon_features.core.expressions.combine import COMBINATIONS
 from paimon_features.core.expressions.nodes import Call, Expression, Literal, Name, promoted, walk
 from paimon_features.core.expressions.operators import build, is_null
 from paimon_features.core.types.schema import (
@@ -58,6 +60,7 @@ _STRING = [
     "\uffff", "😀", "e\u0301", " a ", "\\", "0", ",", "+", "a,b+", "+a", "\x00", "a\x01", "\x02c",
 ]  # fmt: skip
 _TIMES = [0, -1, 1, 1_323_388_800_123, MIN_TIME_MS, MAX_TIME_MS, -2_208_988_800_000]
+_ZONES = ("Europe/London", "Pacific/Apia", "Asia/Kathmandu")
 _EDGES: Mapping[str, list[Any]] = {
     "int64": _INT64, "int32": _INT32, "float64": _FLOAT64, "float32": _FLOAT32,
     "string": _STRING, "bool": [True, False], "timestamp": _TIMES,
@@ -144,7 +147,7 @@ class _Generator:
             pairs = [of(op, Int64, Int64) for op in ("add", "sub", "mul", "least", "greatest")]
             ones = [of(op, Int64) for op in ("neg", "abs")]
             casts = [self._cast(Float64), self._cast(Bool)]
-            places = [self._bucket, self._hash_bucket]
+            places = [self._bucket, self._hash_bucket, self._field, self._date_trunc, self._age]
             return [
                 *pairs, *ones, *casts, *places, of("length", String), self._divided, self._scaled,
             ]  # fmt: skip
@@ -162,8 +165,8 @@ class _Generator:
             steps = ("add", "sub", "mul", "floordiv")
             fits = [of(f"fits_{step}", Int64, Int64) for step in steps]
             tests = [self._compared, self._tested, self._among, of("finite", Float64)]
-            return [*tests, *tests, *logic, *fits]
-        return []
+            return [*tests, *tests, *logic, *fits, self._field]
+        return [self._date_trunc] if kind in (Timestamp, Date) else []
 
     def _divided(self, kind: DataType, depth: int) -> Expression:
         op = "div" if kind is Float64 else self._rng.choice(["floordiv", "mod"])
@@ -178,6 +181,33 @@ class _Generator:
         edges = sorted(self._rng.sample(values, self._rng.randint(1, 4)))
         constants = [Literal(kind, edge or 0.0 if kind is Float64 else edge) for edge in edges]
         return build("bucket", (self.draw(kind, depth), *constants))
+
+    def _time(self, zone: bool) -> tuple[Expression, ...]:
+        """A time, and a time zone or not; SQL repeats a time at each change of the clocks."""
+        kind = self._rng.choice([Int64, Timestamp, Date][: 2 if zone else 3])
+        drawn = self.draw(kind, 0)
+        if kind is Int64:
+            drawn = build("mod", (drawn, Literal(Int64, 10**13)))
+        return (drawn, Literal(String, self._rng.choice(_ZONES))) if zone else (drawn,)
+
+    def _field(self, kind: DataType, _: int) -> Expression:
+        args = self._time(self._rng.random() < 0.25)
+        if kind is Bool:
+            return COMBINATIONS["is_weekend"].build(args, {})
+        fields = [*FIELDS][: 6 if args[0].type is Date else None]
+        return COMBINATIONS[self._rng.choice(fields)].build(args, {})
+
+    def _date_trunc(self, kind: DataType, _: int) -> Expression:
+        time = self.draw(kind, 0)
+        if kind is Int64:
+            time = build("mod", (time, Literal(Int64, 10**13)))
+        unit = Literal(String, self._rng.choice(UNITS))
+        zone = kind is not Date and self._rng.random() < 0.25
+        zones = (Literal(String, self._rng.choice(_ZONES)),) if zone else ()
+        return COMBINATIONS["date_trunc"].build((unit, time, *zones), {})
+
+    def _age(self, _: DataType, __: int) -> Expression:
+        return COMBINATIONS["age_days"].build((*self._time(False), *self._time(False)), {})
 
     def _hash_bucket(self, _: DataType, depth: int) -> Expression:
         buckets = Literal(Int64, self._rng.choice([1, 2, 1000, 2**31]))

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 from paimon_features.core.errors import ExpressionError
+from paimon_features.core.expressions import calendar_time
 from paimon_features.core.expressions.nodes import Expression, Literal
 from paimon_features.core.expressions.operators import build, no_null
-from paimon_features.core.types.schema import Float64, Int64, String
+from paimon_features.core.types.schema import Date, Float64, Int64, String
+from paimon_features.core.windows import DAY_MS
 
 Options = Mapping[str, Expression]
 
@@ -38,10 +40,9 @@ class Combination:
             If the arguments or options do not fit.
         """
         if len(args) < self.least or (self.most is not None and len(args) > self.most):
-            exactly = "" if self.most == self.least else "at least "
-            raise ExpressionError(
-                f"{self.name} takes {exactly}{self.least} arguments, got {len(args)}"
-            )
+            least = f"at least {self.least}" if self.most is None else str(self.least)
+            count = least if self.most in (None, self.least) else f"{least} to {self.most}"
+            raise ExpressionError(f"{self.name} takes {count} arguments, got {len(args)}")
         for option, value in options.items():
             if not isinstance(value, Literal):
                 raise ExpressionError(f"{self.name}: {option}= takes a constant, got {value.text}")
@@ -104,6 +105,38 @@ def _hash_cross(args: Sequence[Expression], options: Options) -> Expression:
     return build("hash_bucket", (build("concat", parts), options["buckets"]))
 
 
+def _field(name: str) -> Callable[[Sequence[Expression], Options], Expression]:
+    def rule(args: Sequence[Expression], _: Options) -> Expression:
+        local = calendar_time.local_time(name, args[0], args[1:])
+        calendar_time.check_field(name, args[0].type)
+        return calendar_time.FIELDS[name](local)
+
+    return rule
+
+
+def _is_weekend(args: Sequence[Expression], _: Options) -> Expression:
+    local = calendar_time.local_time("is_weekend", args[0], args[1:])
+    return build("ge", (calendar_time.FIELDS["day_of_week"](local), Literal(Int64, 6)))
+
+
+def _date_trunc(args: Sequence[Expression], _: Options) -> Expression:
+    unit, t, *zone = args
+    if not isinstance(unit, Literal) or unit.value not in calendar_time.UNITS:
+        raise ExpressionError(
+            f"date_trunc(unit, t, zone) needs a unit that is one of "
+            f"{', '.join(map(repr, calendar_time.UNITS))}, got {unit.text}"
+        )
+    local = calendar_time.local_time("date_trunc", t, zone)
+    if t.type is Date and unit.value in ("second", "minute", "hour", "day"):
+        return t
+    return calendar_time.truncated(unit.value, local)
+
+
+def _age_days(args: Sequence[Expression], _: Options) -> Expression:
+    first, second = (calendar_time.local_time("age_days", arg, ()) for arg in args)
+    return build("floordiv", (build("sub", (second, first)), Literal(Int64, DAY_MS)))
+
+
 COMBINATIONS: Mapping[str, Combination] = {
     combination.name: combination
     for combination in (
@@ -117,6 +150,10 @@ COMBINATIONS: Mapping[str, Combination] = {
         Combination("max", _plain("greatest"), 2, None),
         Combination("equal", _equal, 2, 2),
         Combination("hash_cross", _hash_cross, 1, None, ("buckets",)),
+        *(Combination(name, _field(name), 1, 2) for name in calendar_time.FIELDS),
+        Combination("is_weekend", _is_weekend, 1, 2),
+        Combination("date_trunc", _date_trunc, 2, 3),
+        Combination("age_days", _age_days, 2, 2),
     )
 }
 """The functions by name; a text can call them."""

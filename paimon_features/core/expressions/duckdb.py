@@ -13,8 +13,8 @@ from paimon_features.core.expressions import alphabet, sql
 from paimon_features.core.expressions.nodes import Call, Expression, Literal, Name, quoted
 from paimon_features.core.expressions.overflow import INT64_MAX, INT64_MIN, int_range, overflows
 from paimon_features.core.expressions.scaling import BEYOND, LIMIT, ROUNDER
-from paimon_features.core.types.schema import DataType, DecimalType, Float64, Int64
-from paimon_features.core.windows import MIN_TIME_MS
+from paimon_features.core.types.schema import DataType, Date, DecimalType, Float64, Int64
+from paimon_features.core.windows import DAY_MS, MIN_TIME_MS
 
 _TYPES = {"string": "VARCHAR", "timestamp": "TIMESTAMP_MS", "bytes": "BLOB"}
 
@@ -52,6 +52,8 @@ def _type(kind: DataType) -> str:
 def _floordiv(expr: Call, a: str, b: str) -> str:
     constant = sql.constant_divisor(expr)
     if constant is not None:
+        if constant > 0 and int_range(expr.args[0])[0] >= 0:
+            return f"({a} // {b})"
         sign = "<" if constant > 0 else ">"
         return f"({a} // {b} - CASE WHEN {_remainder(constant, a, b)} {sign} 0 THEN 1 ELSE 0 END)"
     lower = f"({a} % {b} < 0 AND {b} > 0) OR ({a} % {b} > 0 AND {b} < 0)"
@@ -69,6 +71,8 @@ def _remainder(constant: int, a: str, b: str) -> str:
 def _mod(expr: Call, a: str, b: str) -> str:
     constant = sql.constant_divisor(expr)
     if constant is not None:
+        if constant > 0 and int_range(expr.args[0])[0] >= 0:
+            return f"({a} % {b})"
         sign, rest = "<" if constant > 0 else ">", _remainder(constant, a, b)
         return f"(CASE WHEN {rest} {sign} 0 THEN {rest} + {b} ELSE {rest} END)"
     lower = f"({a} % {b} < 0 AND {b} > 0) OR ({a} % {b} > 0 AND {b} < 0)"
@@ -170,6 +174,25 @@ def _fits(sign: str) -> Callable[..., str]:
     return special
 
 
+def _utc_ms(kind: DataType, x: str) -> str:
+    if kind is Date:
+        return f"CAST({x} - DATE '1970-01-01' AS BIGINT) * {DAY_MS}"
+    return x if kind is Int64 else f"epoch_ms({x})"
+
+
+def _local_ms(expr: Call, x: str, *_: str) -> str:
+    return sql.local_ms(expr, x, _utc_ms(expr.args[0].type, x))
+
+
+def _truncated(expr: Call, x: str, elapsed: str, *_: str) -> str:
+    kind = expr.type
+    start = sql.truncated(expr, x, f"{_utc_ms(kind, x)} - {elapsed}")
+    if kind is Int64:
+        return start
+    time = f"make_timestamp_ms({start})"
+    return f"CAST({time} AS {_type(kind)})"
+
+
 _STEPS = ("add", "sub", "mul", "neg", "abs", "floordiv")
 _INFIX = {
     "and": "AND", "or": "OR", "add": "+", "sub": "-", "mul": "*",
@@ -210,6 +233,7 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "item": lambda expr, *args: sql.item(expr, args, _ordered_value, _or_null),
     "distinct_item": lambda _, x: sql.where(f"{x} IS NOT NULL", f"unhex({sql.sketch_hex(x)})"),
     "element": _element, "size": lambda _, x: f"len({x})",
+    "local_ms": _local_ms, "truncated": _truncated,
     "fits_add": _fits("+"), "fits_sub": _fits("-"), "fits_mul": _fits("*"),
     "fits_neg": lambda _, a: f"COALESCE({a} <> {INT64_MIN}, TRUE)",
     "fits_floordiv": lambda _, a, b: f"COALESCE({a} <> {INT64_MIN} OR {b} <> -1, TRUE)",

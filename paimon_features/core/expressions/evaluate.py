@@ -16,14 +16,15 @@ import numpy as np
 
 from paimon_features.core.columns.column import Column, numpy_type
 from paimon_features.core.errors import ExpressionError
-from paimon_features.core.expressions import alphabet
+from paimon_features.core.expressions import alphabet, calendar_time
 from paimon_features.core.expressions.items import digest_of, encode_items, sketch_of
 from paimon_features.core.expressions.nodes import Call, Expression, Literal, Name
 from paimon_features.core.expressions.ordered import encode_ordered
 from paimon_features.core.expressions.overflow import INT64_MAX, INT64_MIN
 from paimon_features.core.expressions.scaling import BEYOND, LIMIT
-from paimon_features.core.types.array_types import Array, Bools
-from paimon_features.core.types.schema import DataType, Float64, Int64
+from paimon_features.core.types.array_types import Array, Bools, Ints
+from paimon_features.core.types.schema import DataType, Date, Float64, Int64
+from paimon_features.core.windows import DAY_MS, MIN_TIME_MS
 
 _EXACT = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_EVEN)
 
@@ -353,6 +354,38 @@ def _element(expr: Call, lists: Column, position: Column) -> Column:
     return Column(values, valid)
 
 
+def _times(kind: DataType, column: Column) -> Ints:
+    """Return times as UTC ms."""
+    values: Ints = column.values.astype(np.int64, copy=False)
+    return values * DAY_MS if kind is Date else values
+
+
+def _local_ms(expr: Call, t: Column, *_: Column) -> Column:
+    times, zone = _times(expr.args[0].type, t), calendar_time.transitions_of(expr.args[1:])
+    first, last = calendar_time.bounds(zone)
+    inside = (times >= first) & (times <= last)
+    local = times - MIN_TIME_MS
+    if any(zone.offsets):
+        places = np.searchsorted(np.array(zone.changes, np.int64), times, side="right")
+        local += np.array(zone.offsets)[places]
+    return Column(local, inside if t.valid is None else inside & t.valid)
+
+
+def _truncated(expr: Call, t: Column, elapsed: Column, *_: Column) -> Column:
+    kind, zone = expr.type, calendar_time.transitions_of(expr.args[3:])
+    times, unit = _times(kind, t), expr.args[2].value  # type: ignore[attr-defined]
+    starts = times - elapsed.values
+    units = calendar_time.changed_units(unit, zone)
+    if units:
+        begins, ends = np.array(units).T
+        places = np.searchsorted(begins, times, side="right") - 1
+        starts = np.where((places >= 0) & (times < ends[places]), begins[places], starts)
+    inside, valid = times >= calendar_time.first_start(unit, zone), elapsed.valid
+    if kind is Date:
+        starts = (starts // DAY_MS).astype(np.int32)
+    return Column(starts, inside if valid is None else inside & valid)
+
+
 def _not_null(function: Callable[..., Any]) -> ColumnFunction:
     """Return a test that is true where an argument is null."""
 
@@ -414,6 +447,7 @@ _STEPS: dict[str, ColumnFunction] = {
     "scaled_int": _scaled_int, "ordered": _ordered, "item": _item,
     "md5": _map_text(digest_of, object), "distinct_item": _map_text(sketch_of, object),
     "element": _element, "size": _map_text(len, np.int64),
+    "local_ms": _local_ms, "truncated": _truncated,
     "fits_add": _not_null(_fits_add), "fits_sub": _not_null(_fits_sub),
     "fits_mul": _not_null(_fits_mul), "fits_neg": _not_null(lambda a: a != INT64_MIN),
     "fits_floordiv": _not_null(lambda a, b: (a != INT64_MIN) | (b != -1)),

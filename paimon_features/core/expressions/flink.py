@@ -12,11 +12,18 @@ from collections.abc import Callable
 
 from paimon_features.core.expressions import alphabet, sql
 from paimon_features.core.expressions.constant_folding import fold
-from paimon_features.core.expressions.nodes import Call, Expression, Literal, Name, quoted
+from paimon_features.core.expressions.nodes import (
+    Call,
+    Expression,
+    Literal,
+    Name,
+    quoted,
+    time_text,
+)
 from paimon_features.core.expressions.overflow import INT64_MAX, INT64_MIN, int_range
 from paimon_features.core.expressions.scaling import BEYOND, LIMIT, ROUNDER
-from paimon_features.core.types.schema import DataType, DecimalType, Float64, Int64
-from paimon_features.core.windows import MIN_TIME_MS
+from paimon_features.core.types.schema import DataType, Date, DecimalType, Float64, Int64
+from paimon_features.core.windows import DAY_MS, MIN_TIME_MS
 
 Quote = Callable[[str], str]
 
@@ -91,6 +98,8 @@ def _in(expr: Call, x: str, *items: str) -> str:
 def _floordiv(expr: Call, a: str, b: str) -> str:
     constant = sql.constant_divisor(expr)
     if constant is not None:
+        if constant > 0 and int_range(expr.args[0])[0] >= 0:
+            return f"({a} / {b})"
         sign = "<" if constant > 0 else ">"
         below = f"MOD({a}, {b}) {sign} 0"
         return f"(CASE WHEN {below} THEN {a} / {b} - 1 ELSE {a} / {b} END)"
@@ -103,6 +112,8 @@ def _floordiv(expr: Call, a: str, b: str) -> str:
 
 def _mod(expr: Call, a: str, b: str) -> str:
     constant = sql.constant_divisor(expr)
+    if constant is not None and constant > 0 and int_range(expr.args[0])[0] >= 0:
+        return f"MOD({a}, {b})"
     if constant is not None and 0 < constant <= 2**62:
         return f"MOD(MOD({a}, {b}) + {b}, {b})"
     if constant is not None:
@@ -225,6 +236,36 @@ def _element(expr: Call, x: str, _: str) -> str:
     return f"CAST({x}[{position.value}] AS {expr.type.flink})"
 
 
+def _utc_ms(kind: DataType, x: str) -> str:
+    """Return a time as UTC ms: EXTRACT is wrong before 1970."""
+    if kind is Int64:
+        return x
+    if kind is Date:
+        return f"CAST(TIMESTAMPDIFF(DAY, DATE '1970-01-01', {x}) AS BIGINT) * {DAY_MS}"
+    # days are truncated, not rounded down, so they count from the year 1
+    return (
+        f"CAST(TIMESTAMPDIFF(DAY, {_YEAR_1}, {x}) AS BIGINT) * {DAY_MS} - {-MIN_TIME_MS} "
+        f"+ TIMESTAMPDIFF(SECOND, FLOOR({x} TO DAY), {x}) * 1000 "
+        f"+ CAST(SUBSTRING(CAST({x} AS STRING), 21, 3) AS INT)"
+    )
+
+
+def _local_ms(expr: Call, x: str, *_: str) -> str:
+    return sql.local_ms(expr, x, _utc_ms(expr.args[0].type, x))
+
+
+def _truncated(expr: Call, x: str, elapsed: str, *_: str) -> str:
+    kind = expr.type
+    start = sql.truncated(expr, x, f"{_utc_ms(kind, x)} - {elapsed}")
+    if kind is Int64:
+        return start
+    if kind is Date:
+        return f"TIMESTAMPADD(DAY, CAST({start} / {DAY_MS} AS INT), DATE '1970-01-01')"
+    seconds = f"({start} + {-MIN_TIME_MS}) / 1000"
+    return f"CAST(TIMESTAMPADD(SECOND, {seconds}, {_YEAR_1}) AS TIMESTAMP(3))"
+
+
+_YEAR_1 = f"TIMESTAMP '{time_text(MIN_TIME_MS)}'"
 _LOW, _HIGH = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
 
 
@@ -321,6 +362,7 @@ _SPECIAL: dict[str, Callable[..., str]] = {
         f"(CASE WHEN {x} IS NOT NULL THEN UNHEX({sql.sketch_hex(x)}) ELSE CAST(NULL AS BYTES) END)"
     ),
     "element": _element,
+    "local_ms": _local_ms, "truncated": _truncated,
     "size": lambda _, x: f"CAST(CARDINALITY({x}) AS BIGINT)",
     "fits_add": _fits(_fits_add, "add"), "fits_sub": _fits(_fits_sub, "sub"),
     "fits_mul": _fits(_fits_mul, "mul"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from paimon_features.core.errors import ExpressionError
+from paimon_features.core.expressions import calendar_time
 from paimon_features.core.expressions.nodes import Call, Expression, Literal, promoted
 from paimon_features.core.types.schema import (
     Bool,
@@ -406,6 +407,21 @@ def _size(args: Sequence[Expression], _: DataType | None) -> Expression:
     return Call(Int64, "size", tuple(args))
 
 
+def _local_ms(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if not 1 <= len(args) <= 3:
+        raise ExpressionError(f"local_ms takes a time and a time zone, got {len(args)} arguments")
+    return calendar_time.local_time("local_ms", args[0], args[1:])
+
+
+def _truncated(args: Sequence[Expression], _: DataType | None) -> Expression:
+    t, elapsed, unit, *zone = args if len(args) > 2 else [*args, *[Literal(NULL, None)] * 3]
+    if isinstance(unit, Literal) and unit.value in calendar_time.UNITS:
+        call = calendar_time.truncated(unit.value, calendar_time.local_time("truncated", t, zone))
+        if call.args[1] == elapsed:
+            return call
+    raise ExpressionError("truncated is what date_trunc(unit, t, zone) stands for; write that")
+
+
 def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
     """Return CAST as a call of its own for each conversion; no call is named ``cast``."""
     (arg,) = args
@@ -480,6 +496,7 @@ FUNCTIONS: dict[str, Rule] = {
     "item": _item, "md5": _fixed("md5", String, String),
     "distinct_item": _fixed("distinct_item", Bytes, String),
     "element": _element, "size": _size,
+    "local_ms": _local_ms, "truncated": _truncated,
     "fits_add": _fixed("fits_add", Bool, Int64, Int64),
     "fits_sub": _fixed("fits_sub", Bool, Int64, Int64),
     "fits_mul": _fixed("fits_mul", Bool, Int64, Int64),

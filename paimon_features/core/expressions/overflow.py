@@ -16,6 +16,7 @@ from functools import reduce
 from paimon_features.core.expressions.nodes import Call, Expression, Literal, Name
 from paimon_features.core.expressions.operators import build
 from paimon_features.core.types.schema import Bool, Float64, Int64
+from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -65,6 +66,10 @@ def _exact_range(expr: Expression) -> Range:
         if op == "least":
             return min(lows), min(highs)
         return (max(lows) if op == "greatest" else min(lows)), max(highs)
+    if op == "local_ms":
+        return 0, MAX_TIME_MS - MIN_TIME_MS
+    if op == "truncated":
+        return MIN_TIME_MS, MAX_TIME_MS
     if op in ("bool_to_int", "length"):
         return 0, (1 if op == "bool_to_int" else 2**31 - 1)
     if op in ("bucket", "hash_bucket"):

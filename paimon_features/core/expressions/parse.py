@@ -127,6 +127,22 @@ _MEANT = {"&": "AND", "|": "OR", "!": "NOT", "^": "power(x, y)", "{": "(...)", "
 """How characters of other languages are written."""
 
 
+_FIELDS = {
+    "dow": "day_of_week", "dayofweek": "day_of_week", "isodow": "day_of_week",
+    "weekday": "day_of_week", "doy": "day_of_year", "dayofyear": "day_of_year",
+    "dayofmonth": "day", "isoweek": "week", "weekofyear": "week", "week_of_year": "week",
+    "minutes": "minute", "seconds": "second", "hours": "hour", "hour_of_day": "hour",
+}  # fmt: skip
+"""Fields of times by their names in other languages."""
+_SUBSTITUTES = {
+    **{name: f"{field}(t)" for name, field in _FIELDS.items()},
+    "datediff": "age_days(first, t)", "date_diff": "age_days(first, t)",
+    "timestampdiff": "age_days(first, t)", "age": "age_days(first, t)",
+    **dict.fromkeys(("datetrunc", "trunc", "time_bucket"), "date_trunc(unit, t)"),
+}  # fmt: skip
+"""What to write for functions of other languages."""
+
+
 class _Parser:
     def __init__(
         self, text: str, columns: Mapping[str, DataType], *, prefer_columns: bool = False
@@ -347,11 +363,19 @@ class _Parser:
         if function in COMBINATIONS:
             return self._combination(function, token)
         if function not in FUNCTIONS:
-            raise self._error(
-                token,
-                unknown_name("function", token.text, [*FUNCTIONS, *COMBINATIONS]),
-            )
+            raise self._error(token, self._unknown_function(token.text))
         return self._build(function, self._arguments(), token)
+
+    def _unknown_function(self, name: str) -> str:
+        """Return the message about a function that does not exist, with what to write instead."""
+        meant = _SUBSTITUTES.get(name.lower())
+        if name.lower() in ("extract", "date_part", "datepart"):
+            field = self._next.text.strip("'").lower()
+            field = _FIELDS.get(field, field)
+            meant = f"{field}(t)" if field in COMBINATIONS else "year(t), hour(t), day_of_week(t)"
+        if meant is not None:
+            return f"unknown function {name!r}; write {meant}"
+        return unknown_name("function", name, [*FUNCTIONS, *COMBINATIONS])
 
     def _combination(self, function: str, token: _Token) -> Expression:
         """Parse arguments, then options such as ``zero=0``; the opening parenthesis is consumed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from paimon_features.core.expressions import calendar_time
 from paimon_features.core.expressions.items import (
     ESCAPES,
     NEGATIVE,
@@ -14,7 +15,8 @@ from paimon_features.core.expressions.items import (
     SKETCH_HEADER,
 )
 from paimon_features.core.expressions.nodes import Call, Literal, date_text, quoted, time_text
-from paimon_features.core.types.schema import DataType, DecimalType, Float64, Int64
+from paimon_features.core.types.schema import DataType, Date, DecimalType, Float64, Int64
+from paimon_features.core.windows import DAY_MS, MIN_TIME_MS
 
 _PART = f"CHR({ord(PART)})"
 
@@ -64,6 +66,67 @@ def bucket(_: Call, x: str, *edges: str) -> str:
 def where(test: str, value: str) -> str:
     """Return ``value`` where the test is true, else NULL."""
     return f"(CASE WHEN {test} THEN {value} END)"
+
+
+def instant(kind: DataType, time_ms: int) -> str:
+    """Return a time as a constant that a value of this type compares with."""
+    if kind is Int64:
+        return str(time_ms)
+    if kind is Date:
+        return f"DATE '{date_text(time_ms // DAY_MS)}'"
+    return f"TIMESTAMP '{time_text(time_ms)}'"
+
+
+def local_ms(expr: Call, x: str, utc_ms: str) -> str:
+    """Return the local time, by a binary search of the offset; NULL beyond years 1 to 9999."""
+    kind, zone = expr.args[0].type, calendar_time.transitions_of(expr.args[1:])
+
+    def offset(first: int, last: int) -> str:
+        if first == last:
+            return str(zone.offsets[first])
+        middle = (first + last) // 2
+        below, above = offset(first, middle), offset(middle + 1, last)
+        return (
+            f"CASE WHEN {x} < {instant(kind, zone.changes[middle])} THEN {below} ELSE {above} END"
+        )
+
+    low, high = (instant(kind, bound) for bound in calendar_time.bounds(zone))
+    text = f"{utc_ms} + {-MIN_TIME_MS}"
+    if any(zone.offsets):
+        text = f"{text} + {offset(0, len(zone.changes))}"
+    return where(f"{x} >= {low} AND {x} <= {high}", text)
+
+
+def truncated(expr: Call, x: str, regular: str) -> str:
+    """Return the start, UTC ms, of a unit.
+
+    ``regular`` is the start where the clocks do not change within the unit; it is NULL beyond
+    the years 1 to 9999.
+    """
+    kind, zone = expr.type, calendar_time.transitions_of(expr.args[3:])
+    unit = expr.args[2].value  # type: ignore[attr-defined]
+    units = calendar_time.changed_units(unit, zone)
+
+    def start(first: int, last: int) -> str:
+        begin, end = units[first]
+        if first == last:
+            following = units[last + 1][0] if last + 1 < len(units) else None
+            tests = [f"{x} >= {instant(kind, begin)}"] if first == 0 else []
+            tests += [f"{x} < {instant(kind, end)}"] if end != following else []
+            return f"CASE WHEN {' AND '.join(tests)} THEN {begin} END" if tests else str(begin)
+        middle = (first + last + 1) // 2
+        below, above = start(first, middle - 1), start(middle, last)
+        return f"CASE WHEN {x} < {instant(kind, units[middle][0])} THEN {below} ELSE {above} END"
+
+    text = f"({regular})"
+    if units:
+        text = f"COALESCE(CAST({start(0, len(units) - 1)} AS BIGINT), {text})"
+    low = calendar_time.first_start(unit, zone)
+    return (
+        text
+        if low == calendar_time.bounds(zone)[0]
+        else where(f"{x} >= {instant(kind, low)}", text)
+    )
 
 
 def half_even(x: str) -> str:

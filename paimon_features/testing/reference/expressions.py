@@ -24,7 +24,8 @@ from paimon_features.core.expressions.nodes import (
     time_text,
 )
 from paimon_features.core.types.schema import DataType, DecimalType, Float64, Int64
-from paimon_features.core.windows import MIN_TIME_MS
+from paimon_features.core.windows import DAY_MS, MIN_TIME_MS
+from paimon_features.testing.reference import clocks
 
 BEYOND_SCALE = 2**51
 """From here on ``scaled_int`` guarantees only its sign and that it is at least this large."""
@@ -146,9 +147,20 @@ def _apply(expr: Call, *args: Any) -> Any:
         return int(hashlib.md5(a.encode()).hexdigest()[:12], 16) % b
     if op == "scaled_int":
         return _scaled_int(a, b)
+    if op in ("local_ms", "truncated"):
+        return _clock(expr, *args)
     if op == "ordered":
         return _ordered(a, b, expr.args[1].type)
     return _function(op, a, b)
+
+
+def _clock(expr: Call, time: int, *args: Any) -> int | None:
+    day = DAY_MS if expr.args[0].type.text == "date" else 1
+    if expr.op == "local_ms":
+        shown = clocks.shown(time * day, args[0] if args else "UTC")
+        return None if shown is None else shown - MIN_TIME_MS
+    start = clocks.unit_start(args[1], time * day, args[2] if args[2:] else "UTC")
+    return None if start is None else start // day
 
 
 def _function(op: str, a: Any, b: Any) -> Any:

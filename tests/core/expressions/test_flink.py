@@ -107,6 +107,10 @@ ratio(x, y) | ratio(x, y, zero=0) | ratio(i, k, zero=-1.5) | ratio(1, x, zero=0)
 ratio(i, j, zero=1)
 log_ratio(abs(x), abs(y)) | log_ratio(i, k, add=1) | log_ratio(x, y, add=0.5)
 min(i, j, k) | max(x, i) | equal(s, t) | equal(i, x) | equal(p, q) | equal(m, n)
+year(w) | month(d) | day(i % 10000000000000) | day_of_week(w) | day_of_year(d) | week(w)
+hour(w) | minute(w) | second(w) | is_weekend(d) | hour(w, 'Asia/Kathmandu') | age_days(d, w)
+date_trunc('month', w) = w | date_trunc('year', d) = d | date_trunc('week', i % 10000000000000)
+date_trunc('day', w, 'Asia/Kathmandu') = w | hour(i)
 TRUE | 5 | -9223372036854775808 | 'it''s é 😀' | 0.1 | 5e-324 | 1.7976931348623157e308 | -2.5e-7
 DECIMAL '12.50' | 5 // (3 - 3) | 5 / (i - i) | i // (i - i) | CAST(NULL AS float64)
 """
