@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from paimon_features.core.errors import DefinitionError
+from paimon_features.core.expressions import calendar_time
+from paimon_features.core.times.zones import Transitions
 from paimon_features.core.types.schema import Decimal, Float64, Int64, String
 from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
@@ -277,3 +279,17 @@ def test_a_maximum_alone_bounds_nothing_that_fits_its_type() -> None:
     features = [Max("x"), Min("price"), Max("w")]
     rules = view(source=source, features=features).compiled.skip_rules
     assert [rule.detail for rule in rules] == ["user_id", "t", "x is not finite"]
+
+
+def test_other_clock_changes_of_a_zone_are_another_definition_of_what_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derive = {"h": "hour(t, 'Europe/Madrid')"}
+    features = [Max("h", windows=["1h"]), Count(windows=["1h"])]
+    before = view(derive=derive, features=features).compiled.tile_contents
+    numbers = Transitions((0,), (0, HOUR_MS))
+    monkeypatch.setattr(calendar_time, "transitions", lambda _: numbers)
+    after = view(derive=derive, features=features).compiled.tile_contents
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {name for name in before if "h" in name.split("_")}
+    assert changed
