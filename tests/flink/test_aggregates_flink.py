@@ -46,7 +46,12 @@ EVERYTHING = FeatureView(
     source=SOURCE,
     entity=Entity("user", keys={"user": Int64}),
     tile="1d",
-    derive={"amount": "small * x"},
+    derive={
+        "amount": "small * x",
+        "hour": f"hour({EVENT_TIME}, 'Europe/Madrid')",
+        "month": "date_trunc('month', moment)",
+        "weekend": f"is_weekend({EVENT_TIME}, 'Asia/Kathmandu')",
+    },
     features=[
         agg.Skewness("small"),
         agg.Kurtosis("x", scale=2),
@@ -74,6 +79,9 @@ EVERYTHING = FeatureView(
         *map(agg.Min, ("word", "day", "flag", "moment")),
         *map(agg.Max, ("word", "price", "wide", "moment")),
         agg.Max("price", scale=1, name="rounded"),
+        agg.Sum("hour"),
+        agg.Max("month"),
+        agg.Count(where="weekend", name="weekends"),
     ],
 )
 VISITS = FeatureView(

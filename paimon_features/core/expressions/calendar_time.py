@@ -155,14 +155,14 @@ def zone_args(function: str, args: Sequence[Expression]) -> tuple[Expression, ..
 def _of_zone(function: str, time_zone: str) -> Transitions:
     try:
         return transitions(time_zone)
-    except OSError:
+    except (OSError, ValueError, ModuleNotFoundError):
         try:
             check_time_zone(time_zone)
         except DefinitionError as error:
             raise ExpressionError(f"{function}: {error}") from None
         raise ExpressionError(
             f"{function}: time_zone={time_zone!r} is not in the installed package tzdata; install "
-            "a newer one"
+            "the package, or a newer one"
         ) from None
 
 

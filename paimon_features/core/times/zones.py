@@ -71,7 +71,7 @@ def transitions(time_zone: str) -> Transitions:
 
     Raises
     ------
-    OSError
+    OSError, ValueError
         If the package ``tzdata`` has no such zone.
 
     >>> madrid = transitions("Europe/Madrid")
