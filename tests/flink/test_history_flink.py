@@ -383,7 +383,7 @@ def test_method_command_and_training_set_return_the_same_features(
     with pytest.raises(TableError, match="different: engine"):
         shop.build_training_set("one", "spend", rows)
     out = tmp_path / "out.parquet"
-    command = f"history --project {tmp_path} --features spend --engine flink --json"
+    command = f"training-set --project {tmp_path} --service spend --engine flink --json"
     arguments = ["--rows", str(tmp_path / "rows.parquet"), "--output", str(out)]
     done = CliRunner().invoke(cli, [*command.split(), *arguments])
     assert done.exit_code == 0, done.output
