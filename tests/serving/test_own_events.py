@@ -123,6 +123,7 @@ def _check(
     values, statuses = event_rows(got.table)[0], got.statuses.to_pylist()[0]
     wrong = differences(view, mine, own["t"], expected, values, statuses, own_event=own)
     assert not wrong, (own, got.own_event, wrong)
+    [served] = got.table.to_pylist()
     names = [f.name for f in view.compiled.features]
     document = explain_event(fetcher, view.name, event, names)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
@@ -130,7 +131,7 @@ def _check(
     counted = document["own_event"]["state"] == "counted"
     for feature, shown in zip(view.compiled.features, document["features"], strict=True):
         assert (shown["value"], shown["status"]) == (
-            plain(values[feature.name]), statuses[feature.name],
+            plain(served[feature.name]), statuses[feature.name],
         )  # fmt: skip
         is_counted = counted and feature.aggregate.counts_own_event
         assert (shown["own_event"] is not None) == is_counted, shown

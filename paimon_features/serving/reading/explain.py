@@ -368,7 +368,8 @@ def _feature(
     lifetime = window.length is None
     event = None
     if own_event is not None and feature.aggregate.counts_own_event and own_event.member.all():
-        of_event = _folded(view, feature, chosen, np.array([0, 0]), as_of_ms, own_event)
+        no_cells = {name: column.part(slice(0, 0)) for name, column in chosen.items()}
+        of_event = _folded(view, feature, no_cells, np.array([0, 0]), as_of_ms, own_event)
         event = {"alone": plain(of_event.values[0])}
     used_cells = [record.cells[i] for i in used]
     return {
