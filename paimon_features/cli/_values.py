@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
+from paimon_features.core.documents.unambiguous_json import parse_event_json
 from paimon_features.core.errors import RequestError, shortened
 from paimon_features.core.types.schema import DataType
 
@@ -70,13 +70,7 @@ def parse_event(text: str) -> dict[str, Any]:
             raise RequestError(f"--event {shortened(text)}: {error}") from error
     if len(text) > MAX_EVENT_BYTES:
         raise RequestError(f"--event: more than {MAX_EVENT_BYTES:,} bytes; expected one event")
-    try:
-        event = parse_unambiguous_json(text)
-    except ValueError as error:
-        raise RequestError(f"--event: not a JSON object: {error}") from error
-    if not isinstance(event, dict):
-        raise RequestError("--event: expected one JSON object, the columns of the event")
-    return event
+    return parse_event_json("--event", text)
 
 
 def _parsed(

@@ -9,6 +9,7 @@ import json
 import math
 from typing import Any, NoReturn
 
+from paimon_features.core.errors import RequestError
 from paimon_features.core.repeated_items import duplicates
 
 
@@ -41,6 +42,26 @@ def parse_unambiguous_json(text: str | bytes | bytearray) -> Any:
         )  # fmt: skip
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def parse_event_json(where: str, text: str) -> dict[str, Any]:
+    """Return the columns of an event from one JSON object; ``where`` is for errors.
+
+    >>> parse_event_json("event", '{"card": 7, "amount": 9.5}')
+    {'card': 7, 'amount': 9.5}
+
+    Raises
+    ------
+    RequestError
+        For anything else, and for ambiguous JSON.
+    """
+    try:
+        event = parse_unambiguous_json(text)
+    except ValueError as error:
+        raise RequestError(f"{where}: not a JSON object: {error}") from error
+    if not isinstance(event, dict):
+        raise RequestError(f"{where}: expected one JSON object, the columns of the event")
+    return event
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

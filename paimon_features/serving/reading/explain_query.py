@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from paimon_features.core.documents.unambiguous_json import parse_unambiguous_json
+from paimon_features.core.documents.unambiguous_json import parse_event_json
 from paimon_features.core.errors import RequestError, unknown_name
 from paimon_features.core.types.schema import DataType
 
@@ -76,7 +76,7 @@ class ExplainQuery:
                     "the query of an event needs view=NAME, service=NAME and event=JSON, without "
                     "entity and as_of: they are those of the event"
                 )
-            event = _event(fields["event"])
+            event = parse_event_json("event", fields["event"])
             return cls(fields["view"], {}, None, fields.get("feature"), fields["service"], event)
         if "view" not in fields or not entity:
             raise RequestError("the query needs view=NAME and entity=KEY=VALUE for each key")
@@ -123,16 +123,6 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "date": dt.date.fromisoformat,
 }
-
-
-def _event(text: str) -> dict[str, object]:
-    try:
-        event = parse_unambiguous_json(text)
-    except ValueError as error:
-        raise RequestError(f"event: not a JSON object: {error}") from error
-    if not isinstance(event, dict):
-        raise RequestError("event: expected one JSON object, the columns of the event")
-    return event
 
 
 def _time(text: str | None) -> int | None:

@@ -117,11 +117,7 @@ class ViewPlan:
             cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
             values |= self._rest.values(cells, as_of_ms, null, own_events)
         result = self._ordered(values, folded)
-        return (
-            result
-            if own_events is None
-            else self._with_own(result, folded.codes, part, stale, own_events)
-        )
+        return self._with_own(result, folded.codes, part, stale, own_events)
 
     def _with_own(
         self,
@@ -129,14 +125,16 @@ class ViewPlan:
         codes: Codes,
         part: RowRange,
         stale: set[int],
-        own_events: OwnEvents,
+        own_events: OwnEvents | None,
     ) -> ViewResult:
         """Return the result with the statuses of features that count an event: no entity with an
         event is unknown or expired."""
-        present = [Status.STALE if bucket in stale else Status.PRESENT for bucket in part.bucket_of]
+        if own_events is None:
+            return result
         counted = own_events.member & ((codes == Status.MISSING) | (codes == Status.EXPIRED))
         if not counted.any():
             return result
+        present = [Status.STALE if bucket in stale else Status.PRESENT for bucket in part.bucket_of]
         statuses = dict(result.codes)
         for feature in self._features:
             if feature.aggregate.counts_own_event:
@@ -171,9 +169,7 @@ class ViewPlan:
         values = self._all.values(cells, as_of_ms, _no_value(codes), own_events)
         snapshots = decoded.spread(records.headers["snapshot"])
         result = ViewResult.of(values, codes, newest, snapshots)
-        return (
-            result if own_events is None else self._with_own(result, codes, part, stale, own_events)
-        )
+        return self._with_own(result, codes, part, stale, own_events)
 
 
 def _no_value(codes: Codes) -> Bools | None:

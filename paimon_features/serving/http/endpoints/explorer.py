@@ -62,11 +62,9 @@ class Explorer:
 def _work(
     definitions: DefinitionSet, rights: Rights, query_: ExplainQuery
 ) -> Callable[[], dict[str, Any]]:
-    features, fetcher, view = (
-        _allowed(definitions, rights, query_),
-        definitions.fetcher,
-        query_.view,
-    )
+    features = _allowed(definitions, rights, query_)
+    fetcher = definitions.fetcher
+    view = query_.view
     if query_.service is not None and query_.event is not None:
         definitions.check_rights(definitions.plan(query_.service, ()), rights)
         chosen = None if query_.feature is None else [query_.feature]
